@@ -1,0 +1,243 @@
+// RunConfig: one run as its author wrote it: model, method, layout, batch, precision, optimizer, data. One file serves
+// `plan`, `train` and `export`. Plain data: the initialisers below are the only home of the defaults.
+// It is not the whole truth about a run: settings left to fivefold (`auto`, 0) are filled in by resolve()
+// (run_config_resolve.h); whether the combination is legal is decided by validate_layout() (validate.h).
+// Reading and writing TOML: run_config_io.h. Name, range and meaning of each key: run_config_keys.cc,
+// docs/configuration.md.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/log.h"
+#include "spec/enums.h"
+
+namespace fivefold {
+
+// Each enumeration is followed by its names in TOML, in the order of the enumerators, and by config_names(), through
+// which to_string() and the table of keys find them.
+
+enum class MethodKind : uint8_t { kFull, kLora, kQlora };
+inline constexpr std::string_view kMethodKindNames[] = {"full", "lora", "qlora"};
+constexpr std::span<const std::string_view> config_names(MethodKind) { return kMethodKindNames; }
+
+enum class ScheduleKind : uint8_t {
+  kNaive,
+  kGPipe,
+  k1F1B,
+  kInterleaved,  // interleaved 1F1B, vpp chunks a rank
+  kZb1p,
+  kZb2p,
+  kZbv,
+  kVHalf,
+  kVMin,
+  kDualPipeV,
+};
+inline constexpr std::string_view kScheduleKindNames[] = {"naive", "gpipe", "1f1b",   "interleaved", "zb1p",
+                                                          "zb2p",  "zbv",   "v-half", "v-min",       "dualpipev"};
+constexpr std::span<const std::string_view> config_names(ScheduleKind) { return kScheduleKindNames; }
+
+enum class CpKind : uint8_t { kRing, kAllGather, kUlysses };
+inline constexpr std::string_view kCpKindNames[] = {"ring", "all_gather", "ulysses"};
+constexpr std::span<const std::string_view> config_names(CpKind) { return kCpKindNames; }
+
+enum class Packing : uint8_t {
+  kConcatenate,  // a row is the next `sequence` tokens, whatever documents they come from
+  kDocuments,    // attention stays inside a document, positions restart with it
+};
+inline constexpr std::string_view kPackingNames[] = {"concatenate", "documents"};
+constexpr std::span<const std::string_view> config_names(Packing) { return kPackingNames; }
+
+enum class ComputeKind : uint8_t { kFp32, kBf16, kFp16, kFp8 };
+inline constexpr std::string_view kComputeKindNames[] = {"fp32", "bf16", "fp16", "fp8"};
+constexpr std::span<const std::string_view> config_names(ComputeKind) { return kComputeKindNames; }
+
+enum class OptimizerStateKind : uint8_t { kFp32, kBf16, k8Bit };
+inline constexpr std::string_view kOptimizerStateKindNames[] = {"fp32", "bf16", "8bit"};
+constexpr std::span<const std::string_view> config_names(OptimizerStateKind) { return kOptimizerStateKindNames; }
+
+enum class Fp8Scaling : uint8_t {
+  kDelayed,  // one scale a tensor, from the history of maxima
+  kCurrent,  // one scale a tensor, from the tensor itself
+  kBlock,    // 1x128 for activations, 128x128 for weights
+};
+inline constexpr std::string_view kFp8ScalingNames[] = {"delayed", "current", "block"};
+constexpr std::span<const std::string_view> config_names(Fp8Scaling) { return kFp8ScalingNames; }
+
+enum class RecomputeKind : uint8_t { kNone, kFull, kSelective };
+inline constexpr std::string_view kRecomputeKindNames[] = {"none", "full", "selective"};
+constexpr std::span<const std::string_view> config_names(RecomputeKind) { return kRecomputeKindNames; }
+
+enum class OptimizerKind : uint8_t { kAdamW, kSgd };
+inline constexpr std::string_view kOptimizerKindNames[] = {"adamw", "sgd"};
+constexpr std::span<const std::string_view> config_names(OptimizerKind) { return kOptimizerKindNames; }
+
+enum class DecayScope : uint8_t {
+  kMatrices,  // weights with two or more dims; norms and biases do not decay
+  kAll,
+};
+inline constexpr std::string_view kDecayScopeNames[] = {"matrices", "all"};
+constexpr std::span<const std::string_view> config_names(DecayScope) { return kDecayScopeNames; }
+
+enum class LrScheduleKind : uint8_t { kConstant, kCosine, kLinear, kWsd };
+inline constexpr std::string_view kLrScheduleKindNames[] = {"constant", "cosine", "linear", "wsd"};
+constexpr std::span<const std::string_view> config_names(LrScheduleKind) { return kLrScheduleKindNames; }
+
+enum class WsdDecay : uint8_t { kLinear, kCosine, kOneMinusSqrt };
+inline constexpr std::string_view kWsdDecayNames[] = {"linear", "cosine", "1-sqrt"};
+constexpr std::span<const std::string_view> config_names(WsdDecay) { return kWsdDecayNames; }
+
+enum class DataFormat : uint8_t { kText, kJsonl, kMegatron };
+inline constexpr std::string_view kDataFormatNames[] = {"text", "jsonl", "megatron"};
+constexpr std::span<const std::string_view> config_names(DataFormat) { return kDataFormatNames; }
+
+enum class CommBackend : uint8_t { kLocal, kMpi, kNccl };
+inline constexpr std::string_view kCommBackendNames[] = {"local", "mpi", "nccl"};
+constexpr std::span<const std::string_view> config_names(CommBackend) { return kCommBackendNames; }
+
+inline constexpr std::string_view kLogLevelNames[] = {"quiet", "warning", "info"};
+constexpr std::span<const std::string_view> config_names(LogLevel) { return kLogLevelNames; }
+
+template <typename Enum>
+concept ConfigEnum = requires(Enum e) { config_names(e); };
+
+// The name in TOML, in the record and in JSON.
+template <ConfigEnum Enum>
+constexpr std::string_view to_string(Enum e) {
+  return config_names(e)[static_cast<size_t>(e)];
+}
+
+struct ModelConfig {
+  std::string name;                // a model of configs/models
+  std::string config;              // or a Hub config.json
+  std::string weights = "random";  // or a folder of safetensors, or a fivefold checkpoint
+};
+
+struct MethodConfig {
+  MethodKind kind = MethodKind::kFull;
+  int64_t rank = 16;    // of the adapter
+  double alpha = 32.0;  // adapter output is scaled by alpha / rank
+  std::vector<std::string> targets = {"all-linear"};
+};
+
+struct HardwareConfig {
+  std::string name = "this-machine";  // a GPU or cluster of configs/, a hardware file, or this machine as measured
+};
+
+struct ParallelConfig {
+  int dp = 1, tp = 1;
+  bool sp = false;  // sequence parallelism over the ranks of tp
+  int pp = 1, vpp = 1;
+  ScheduleKind schedule = ScheduleKind::k1F1B;
+  int cp = 1;
+  CpKind cp_kind = CpKind::kRing;
+  int ep = 1, etp = 1;
+  int zero = 1;        // ZeRO level
+  int shard_size = 0;  // ranks that share one sharded copy (HSDP); 0: all of dp x cp
+  int prefetch = 1;    // units gathered ahead of use, ZeRO-3
+  int threads = 0;     // CPU threads a rank; 0: cores / ranks, at least 1
+};
+
+struct BatchConfig {
+  int64_t global = 0;  // sequences per step; 0: micro x dp
+  int64_t micro = 1;   // sequences per microbatch and replica
+  int64_t sequence = 1024;
+  Packing packing = Packing::kConcatenate;
+  int64_t loss_chunk = 512;  // tokens whose logits exist at one time
+};
+
+struct PrecisionConfig {
+  ComputeKind compute = ComputeKind::kBf16;
+  std::optional<DType> params, grads, reduce;  // nothing: chosen by resolve()
+  OptimizerStateKind optimizer_state = OptimizerStateKind::kFp32;
+  Fp8Scaling fp8 = Fp8Scaling::kCurrent;
+};
+
+struct RecomputeConfig {
+  RecomputeKind kind = RecomputeKind::kNone;
+  int64_t every = 1;                 // layers per recomputed segment, kFull
+  std::vector<std::string> tensors;  // saved tensors to drop, kSelective
+};
+
+struct OptimizerConfig {
+  OptimizerKind kind = OptimizerKind::kAdamW;
+  double lr = 3e-4;  // peak
+  std::array<double, 2> betas = {0.9, 0.95};
+  double eps = 1e-8;
+  double weight_decay = 0.1;
+  DecayScope decay = DecayScope::kMatrices;
+  double momentum = 0.0;  // SGD
+  double clip = 1.0;      // global gradient norm; 0: off
+};
+
+struct LrConfig {
+  LrScheduleKind schedule = LrScheduleKind::kCosine;
+  int64_t warmup_steps = 0;
+  double min_ratio = 0.1;   // last rate / peak
+  int64_t decay_steps = 0;  // WSD: steps of the decay at the end; 0: a tenth of the run
+  WsdDecay decay = WsdDecay::kLinear;
+};
+
+struct DataConfig {
+  std::string train, validation;    // file, or folder of files
+  std::string tokenizer = "bytes";  // or a tokenizer.json
+  DataFormat format = DataFormat::kText;
+  int64_t seed = 0;  // order of samples
+};
+
+struct RunSection {
+  std::string name = "run";
+  std::string directory = "runs";
+  int64_t steps = 0;           // optimizer steps; 0: from tokens
+  int64_t tokens = 0;          // or tokens to train on
+  int64_t seed = 0;            // initial weights, dropout
+  int64_t validate_every = 0;  // steps; 0: never
+};
+
+struct CheckpointConfig {
+  int64_t every = 0;  // steps; 0: only at the end and when stopped
+  int64_t keep = 2;
+  bool asynchronous = false;
+  std::string resume = "auto";  // auto: the newest of this run's directory, none, or a checkpoint's path
+};
+
+struct LimitsConfig {
+  int64_t memory = 0;  // bytes a rank may use; 0: what the device has
+};
+
+struct CommConfig {
+  CommBackend backend = CommBackend::kLocal;
+  double timeout_s = 600.0;
+  bool rendezvous = false;  // local: a send waits for its receive, as on NCCL
+  std::string simulate;     // local: a cluster of configs/ whose links are imitated; empty: none
+};
+
+struct LogConfig {
+  LogLevel level = LogLevel::kInfo;
+  int64_t every = 1;  // steps between printed lines
+};
+
+struct RunConfig {
+  ModelConfig model;
+  MethodConfig method;
+  HardwareConfig hardware;
+  ParallelConfig parallel;
+  BatchConfig batch;
+  PrecisionConfig precision;
+  RecomputeConfig recompute;
+  OptimizerConfig optimizer;
+  LrConfig lr;
+  DataConfig data;
+  RunSection run;
+  CheckpointConfig checkpoint;
+  LimitsConfig limits;
+  CommConfig comm;
+  LogConfig log;
+};
+
+}  // namespace fivefold
