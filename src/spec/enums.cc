@@ -3,7 +3,8 @@
 namespace fivefold {
 namespace {
 
-constexpr std::string_view kDTypeNames[] = {"fp32", "bf16", "fp16", "fp64", "int32", "int64", "uint8", "fp8_e4m3", "fp8_e5m2"};
+constexpr std::string_view kDTypeNames[] = {"fp32", "bf16", "fp16", "fp64", "int32", "int64", "uint8", "fp8_e4m3", "fp8_e5m2",
+                                            "int16", "int8", "bool"};
 constexpr std::string_view kAccountNames[] = {
     "params", "grads",  "master",   "moment1",  "moment2", "activations", "unsharded_params", "unsharded_grads",
     "comm_buffers", "logits", "snapshot", "kv_cache", "data",    "workspace",   "other"};

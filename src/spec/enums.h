@@ -12,14 +12,18 @@
 namespace fivefold {
 
 // Element types of buffers. kUint8 also carries fp8, 4-bit and 8-bit codes.
-enum class DType : uint8_t { kFloat32, kBFloat16, kFloat16, kFloat64, kInt32, kInt64, kUint8, kFloat8E4M3, kFloat8E5M2 };
+// kInt16, kInt8 and kBool exist only in model files.
+enum class DType : uint8_t {
+  kFloat32, kBFloat16, kFloat16, kFloat64, kInt32, kInt64, kUint8, kFloat8E4M3, kFloat8E5M2, kInt16, kInt8, kBool
+};
 
 constexpr int64_t dtype_bytes(DType dtype) {
   switch (dtype) {
     case DType::kFloat32: case DType::kInt32: return 4;
-    case DType::kBFloat16: case DType::kFloat16: return 2;
+    case DType::kBFloat16: case DType::kFloat16: case DType::kInt16: return 2;
     case DType::kFloat64: case DType::kInt64: return 8;
-    case DType::kUint8: case DType::kFloat8E4M3: case DType::kFloat8E5M2: return 1;
+    case DType::kUint8: case DType::kFloat8E4M3: case DType::kFloat8E5M2: case DType::kInt8: case DType::kBool:
+      return 1;
   }
   FIVEFOLD_CHECK(false);
 }
