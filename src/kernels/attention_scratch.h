@@ -1,0 +1,66 @@
+// How much scratch the CPU attention kernel takes, as arithmetic without Torch: the kernel cuts its buffers by these
+// sizes and the planner predicts them from the same shape. The sizes depend on neither the dtype nor the instruction
+// set: operand tiles are counted at four bytes an element, which the fp32 path fills and the bf16 path half fills.
+#pragma once
+
+#include <cstdint>
+
+#include "base/integer.h"
+
+namespace fivefold {
+
+// The shape of one attention call over packed documents. `max_document_tokens` is the longest document's length.
+struct AttentionShape {
+  int64_t tokens = 0;
+  int64_t max_document_tokens = 0;
+  int64_t num_heads = 0;
+  int64_t num_kv_heads = 0;
+  int64_t head_dim = 0;
+};
+
+// Query rows of a tile, and keys of a block: every matrix product is over whole blocks, padded with zeros.
+inline constexpr int64_t kAttentionBlock = 64;
+// Keys that are packed and multiplied at once, forward and backward.
+inline constexpr int64_t kAttentionForwardStrip = 512;
+inline constexpr int64_t kAttentionBackwardStrip = 256;
+// Query tiles (of different heads of a group, or of neighbouring blocks) that share one packed strip.
+inline constexpr int64_t kAttentionUnits = 4;
+// Head width of the tiles: operands are padded to whole vectors.
+constexpr int64_t attention_tile_width(int64_t head_dim) { return round_up(head_dim, 16); }
+// Elements (padded keys x tile width) up to which backward keeps the key and value gradients of a whole document in
+// scratch, and so computes each score once. Longer documents compute the scores twice, in two passes.
+inline constexpr int64_t kAttentionFusedElements = int64_t{1} << 18;
+
+constexpr bool attention_backward_fits_fused(const AttentionShape& shape) {
+  return round_up(shape.max_document_tokens, kAttentionBackwardStrip) * attention_tile_width(shape.head_dim) <=
+         kAttentionFusedElements;
+}
+
+// Bytes of forward scratch for one thread, w = padded head width:
+//   4 units x (query tile + output tile) x 64 w x 4, keys and values of a strip 2 x 512 w x 4,
+//   scores and probabilities 2 x 64 x 512 x 4, running maximum and sum 4 x 2 x 64 x 4
+//   = 6144 w + 264192.                                       w = 64: 657408 bytes; w = 128: 1050624 bytes.
+constexpr int64_t attention_forward_scratch_bytes_per_thread(const AttentionShape& shape) {
+  const int64_t width = attention_tile_width(shape.head_dim);
+  const int64_t floats = kAttentionUnits * 2 * kAttentionBlock * width + 2 * kAttentionForwardStrip * width +
+                         2 * kAttentionBlock * kAttentionForwardStrip + kAttentionUnits * 2 * kAttentionBlock;
+  return 4 * floats;
+}
+
+// Bytes of backward scratch for one thread, w = padded head width, n = padded keys whose gradients are kept:
+//   4 units x (4 packed operands + query gradient) x 64 w x 4, keys, values and transposed keys 3 x 256 w x 4,
+//   5 score tiles x 256 x 64 x 4, log-sum-exp and row dots 4 x 2 x 64 x 4, key and value gradients 2 n w x 4
+//   = 8192 w + 329728 + 8 n w,   n = the longest document rounded up to 256 where n w <= 2^18, otherwise 256.
+//   w = 64, 512 tokens: 1116160 bytes; w = 128, 2048 tokens: 3475456 bytes (the largest for w = 128).
+constexpr int64_t attention_backward_scratch_bytes_per_thread(const AttentionShape& shape) {
+  const int64_t width = attention_tile_width(shape.head_dim);
+  const int64_t kept_keys = attention_backward_fits_fused(shape)
+                                ? round_up(shape.max_document_tokens, kAttentionBackwardStrip)
+                                : kAttentionBackwardStrip;
+  const int64_t floats = kAttentionUnits * 5 * kAttentionBlock * width + 3 * kAttentionBackwardStrip * width +
+                         5 * kAttentionBackwardStrip * kAttentionBlock + kAttentionUnits * 2 * kAttentionBlock +
+                         2 * kept_keys * width;
+  return 4 * floats;
+}
+
+}  // namespace fivefold
