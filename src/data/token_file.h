@@ -1,0 +1,106 @@
+// Token files: documents of token ids in Megatron's `.bin` / `.idx` pair. Layout and checks:
+// docs/formats/token-files.md.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+#include "data/mapped_file.h"
+
+namespace fivefold {
+
+// Element types by their code in the index. Token ids are never floating point: those codes are refused.
+enum class TokenType : uint8_t { kUint8 = 1, kInt8 = 2, kInt16 = 3, kInt32 = 4, kInt64 = 5, kUint16 = 8 };
+
+constexpr int64_t token_type_bytes(TokenType type) {
+  switch (type) {
+    case TokenType::kUint8:
+    case TokenType::kInt8:
+      return 1;
+    case TokenType::kInt16:
+    case TokenType::kUint16:
+      return 2;
+    case TokenType::kInt32:
+      return 4;
+    case TokenType::kInt64:
+      return 8;
+  }
+  FIVEFOLD_CHECK(false);
+}
+
+// The smallest type the writer uses for ids below `vocab_size`: uint16 up to 65536, else int32 (as Megatron does).
+constexpr TokenType token_type_for(int64_t vocab_size) {
+  return vocab_size <= 65536 ? TokenType::kUint16 : TokenType::kInt32;
+}
+
+// Memory-mapped reader. Movable; const functions are thread-safe.
+class TokenFile {
+ public:
+  // `path`: the pair's common name, or either file. Ids are checked against `vocab_size` when they are read.
+  // Errors: a file that cannot be read; index too short, bad magic, version or type; counts beyond the file; negative
+  // lengths; pointers negative, unaligned or beyond .bin; document index not rising from 0 to the number of sequences.
+  static Result<TokenFile> open(const std::filesystem::path& path, int64_t vocab_size);
+
+  const std::filesystem::path& path() const { return bin_path_; }
+  TokenType type() const { return type_; }
+  int64_t num_documents() const { return static_cast<int64_t>(document_start_.size()) - 1; }
+  int64_t num_tokens() const { return document_start_.back(); }
+  // Position of document d's first token when all documents are laid end to end; d = num_documents() gives
+  // num_tokens().
+  int64_t document_start(int64_t document) const { return document_start_[static_cast<size_t>(document)]; }
+  int64_t document_length(int64_t document) const { return document_start(document + 1) - document_start(document); }
+
+  // Copies out.size() tokens of the document from `offset` on. REQUIRES: offset + out.size() <= document_length.
+  // Errors: an id outside [0, vocab_size), with document and offset.
+  Status read(int64_t document, int64_t offset, std::span<int32_t> out) const;
+
+  // Reads every token once. Errors: as read().
+  Status check_ids() const;
+
+ private:
+  TokenFile() = default;
+  Status read_sequence(int64_t sequence, int64_t first, std::span<int32_t> out) const;
+
+  std::filesystem::path bin_path_;
+  MappedFile index_, tokens_;
+  TokenType type_ = TokenType::kInt32;
+  int64_t vocab_size_ = 0;
+  std::span<const int32_t> lengths_;     // per sequence, tokens
+  std::span<const std::byte> pointers_;  // per sequence, int64 byte offset into .bin (may be unaligned in the file)
+  std::vector<int64_t> first_sequence_;  // per document, and one past the last
+  std::vector<int64_t> document_start_;  // per document, and one past the last
+};
+
+// Streaming writer. The pair appears under its name only in finish(): .bin first, .idx last, each renamed from a
+// temporary name, so a reader sees the whole pair or no index. Without finish() the temporary files are removed.
+// Throws std::system_error when the disk fails.
+class TokenFileWriter {
+ public:
+  // `path`: the pair's common name; its folder must exist.
+  TokenFileWriter(const std::filesystem::path& path, TokenType type);
+  ~TokenFileWriter();
+  TokenFileWriter(const TokenFileWriter&) = delete;
+  TokenFileWriter& operator=(const TokenFileWriter&) = delete;
+
+  // REQUIRES: every id fits the type (checked), fewer than 2^31 tokens.
+  void add_document(std::span<const int32_t> tokens);
+  void finish();
+
+  int64_t num_tokens() const { return num_tokens_; }
+
+ private:
+  std::filesystem::path bin_path_, index_path_, bin_temporary_, index_temporary_;
+  TokenType type_;
+  std::ofstream bin_;
+  std::vector<int32_t> lengths_;
+  std::vector<std::byte> staging_;
+  int64_t num_tokens_ = 0;
+  bool finished_ = false;
+};
+
+}  // namespace fivefold
