@@ -1,0 +1,73 @@
+// Transport `local`: ranks are threads of one process and read each other's buffers in place. No launcher, no services,
+// no staging except for buffered sends. The reference for every other transport's results.
+//
+// Waiting spins briefly, then sleeps. Each world has a watchdog thread: a rank that waits longer than `timeout_s` for a
+// peer aborts the world with an error that names the peer and where it is.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "comm/communicator.h"
+
+namespace fivefold {
+
+enum class SendMode : uint8_t {
+  kBuffered,    // a send is complete once its bytes are copied to a staging buffer, without bound on their number
+  kRendezvous,  // a send waits for its receive, as on NCCL
+};
+
+// Where a hook is called in the life of a call, on the thread that executes it.
+enum class HookPoint : uint8_t {
+  kBeforeEntry,  // before peers can see the call
+  kBeforeData,   // all peers have entered; no data was read or written by this rank
+};
+
+struct LocalOptions {
+  // Longest wait for a peer inside one call. Compute time between a fast and a slow rank counts.
+  double timeout_s = 600;
+  SendMode send_mode = SendMode::kBuffered;
+  int recorded_calls = 256;  // size of each rank's flight recorder
+  // How long run_ranks waits after an abort for threads that are outside any call. A thread cannot be ended from
+  // outside: after this the error is printed and the process exits with code 4 (the run failed).
+  double exit_grace_s = 5;
+  // Seam for fault injection and link simulation: may delay, or throw (the call then fails at this rank). Called
+  // concurrently from all ranks.
+  std::function<void(HookPoint, int rank, const CallRecord&)> hook{};
+};
+
+class LocalState;  // shared by the ranks; comm/local_state.h
+
+class LocalWorld {
+ public:
+  // One communicator per rank. Each keeps the shared state alive, so the returned objects may go to different threads
+  // and end in any order. A rank's communicator that is destroyed while a peer waits for it is a lost peer.
+  // REQUIRES: n >= 1, timeout_s > 0.
+  static std::vector<std::unique_ptr<Communicator>> create(int n, const LocalOptions& options = {});
+};
+
+// What run_ranks throws: the first failure. what() is "rank 3: ...".
+class RankError : public std::runtime_error {
+ public:
+  RankError(int rank, const std::string& message, std::exception_ptr cause)
+      : std::runtime_error("rank " + std::to_string(rank) + ": " + message), rank_(rank), cause_(std::move(cause)) {}
+
+  int rank() const { return rank_; }
+  std::exception_ptr cause() const { return cause_; }  // what the rank threw; null if it called abort() and returned
+
+ private:
+  int rank_;
+  std::exception_ptr cause_;
+};
+
+// Runs fn(rank, communicator) on n new threads and joins them. An exception that leaves fn aborts the world; the other
+// ranks then end as Aborted.
+// Errors: RankError for the first failure; later ones, its consequences, are dropped.
+void run_ranks(int n, const LocalOptions& options, const std::function<void(int rank, Communicator& communicator)>& fn);
+
+}  // namespace fivefold
