@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "spec/enums.h"
 
 namespace fivefold {
 
@@ -19,6 +20,8 @@ struct NormSpec {
   double eps = 1e-6;
   bool bias = false;              // LayerNorm bias
   bool weight_plus_one = false;   // Gemma: y = x_hat * (1 + weight)
+
+  bool operator==(const NormSpec&) const = default;
 };
 
 enum class RopeScaling : uint8_t { kNone, kLinear, kDynamic, kLlama3, kYarn };
@@ -30,12 +33,14 @@ struct RopeSpec {
   bool interleaved = false;       // pairs are neighbours on disk (DeepSeek)
   RopeScaling scaling = RopeScaling::kNone;
   double factor = 1.0;
-  int64_t original_max_positions = 0;
+  int64_t original_max_positions = 0;  // trained length; for kDynamic the config's max_position_embeddings
   double low_freq_factor = 1.0, high_freq_factor = 4.0;                  // kLlama3
   double beta_fast = 32.0, beta_slow = 1.0;                              // kYarn
   double attention_factor = 0.0;                                         // kYarn: 0 means derived from factor
   double mscale = 0.0, mscale_all_dim = 0.0;                             // kYarn, DeepSeek
   bool truncate = true;                                                  // kYarn: round the ramp's ends
+
+  bool operator==(const RopeSpec&) const = default;
 };
 
 enum class MixerKind : uint8_t {
@@ -56,6 +61,7 @@ struct MixerSpec {
   bool output_gate = false;   // attention output times sigmoid gate from a doubled q projection (Qwen3-Next)
   bool sinks = false;         // one learned logit per head (gpt-oss)
   int64_t window = 0;         // sliding window in tokens; 0: full causal
+  double softmax_scale = 0.0; // factor of the scores; 0: 1 / sqrt(head size)
   bool has_rope = true;
   RopeSpec rope;
   // MLA
@@ -65,6 +71,8 @@ struct MixerSpec {
   // kMamba2
   int64_t ssm_heads = 0, ssm_head_dim = 0, ssm_state = 0, ssm_groups = 0;
   bool ssm_conv_bias = false, ssm_proj_bias = false;
+
+  bool operator==(const MixerSpec&) const = default;
 };
 
 enum class MlpKind : uint8_t { kNone, kGated, kPlain, kMoe };
@@ -85,6 +93,8 @@ struct MlpSpec {
   bool normalize_weights = true, router_bias = false, router_correction_bias = false;
   double routed_scaling = 1.0;
   int64_t expert_groups = 1, groups_per_token = 1;
+
+  bool operator==(const MlpSpec&) const = default;
 };
 
 struct LayerSpec {
@@ -94,6 +104,8 @@ struct LayerSpec {
   bool pre_norm = true;           // norms before mixer and MLP
   bool post_norm = false;         // norms after mixer and MLP, before the residual add (Gemma 2/3)
   bool single_norm = false;       // one norm and one sublayer (hybrids where mixer and MLP are separate layers)
+
+  bool operator==(const LayerSpec&) const = default;
 };
 
 struct ModelSpec {
@@ -109,17 +121,30 @@ struct ModelSpec {
   double logit_softcap = 0.0;
   NormSpec final_norm;
   std::vector<LayerSpec> layers;
+  // Multi-token-prediction modules that the checkpoint carries behind the layers (DeepSeek-V3: 1). Noted only: they are
+  // neither trained nor counted, as in the published 671 B.
+  int64_t num_mtp_layers = 0;
+  DType stored_dtype = DType::kFloat32;  // of the published weights
   // How tensors are called on disk: "llama", "gpt2", ... one of the naming tables of spec/names.h.
   std::string naming = "llama";
   double init_std = 0.02;
+
+  bool operator==(const ModelSpec&) const = default;
 };
 
-// Reads a Hub `config.json`. Both spellings of RoPE and dtype keys are understood (rope_theta / rope_scaling and
-// rope_parameters). Errors name the file and key: not JSON, missing key, wrong type, contradictory values (heads that
-// kv heads do not divide, ...), unknown architecture (hint: the known ones), sizes out of range.
+// Reads a Hub `config.json` (or the folder that holds one). Both spellings of RoPE and dtype keys are understood
+// (rope_theta / rope_scaling and rope_parameters; torch_dtype and dtype); absent keys have the defaults of the config
+// classes of transformers. `name` is the last part of `_name_or_path`, else the folder's or file's name.
+// Errors ("PATH: key"): unreadable or not JSON, missing key, wrong type, size out of range, contradictory values (heads
+// that kv heads do not divide, layer_types of another length, two spellings that differ, ...), unknown architecture,
+// activation or RoPE type with the nearest known one, features that no layer kind has, quantised weights.
 Result<ModelSpec> read_model_config(const std::filesystem::path& config_json);
+// The same from text; `where` stands for the file in errors and names the model when the text does not.
 Result<ModelSpec> parse_model_config(const std::string& json_text, const std::string& where);
-// Writes a config.json that read_model_config reads to an equal spec.
+// Writes a config.json that read_model_config reads to an equal spec, with the keys that the family's config class has.
+// REQUIRES: `model` came from a config.json (its layers are of the shape that its architecture can express).
 std::string write_model_config(const ModelSpec& model);
+// `architectures` entries that parse_model_config accepts.
+std::vector<std::string> known_architectures();
 
 }  // namespace fivefold

@@ -116,6 +116,7 @@ struct ModelConfig {
   std::string name;                // a model of configs/models
   std::string config;              // or a Hub config.json
   std::string weights = "random";  // or a folder of safetensors, or a fivefold checkpoint
+  bool operator==(const ModelConfig&) const = default;
 };
 
 struct MethodConfig {
@@ -123,10 +124,12 @@ struct MethodConfig {
   int64_t rank = 16;    // of the adapter
   double alpha = 32.0;  // adapter output is scaled by alpha / rank
   std::vector<std::string> targets = {"all-linear"};
+  bool operator==(const MethodConfig&) const = default;
 };
 
 struct HardwareConfig {
   std::string name = "this-machine";  // a GPU or cluster of configs/, a hardware file, or this machine as measured
+  bool operator==(const HardwareConfig&) const = default;
 };
 
 struct ParallelConfig {
@@ -141,6 +144,7 @@ struct ParallelConfig {
   int shard_size = 0;  // ranks that share one sharded copy (HSDP); 0: all of dp x cp
   int prefetch = 1;    // units gathered ahead of use, ZeRO-3
   int threads = 0;     // CPU threads a rank; 0: cores / ranks, at least 1
+  bool operator==(const ParallelConfig&) const = default;
 };
 
 struct BatchConfig {
@@ -149,6 +153,7 @@ struct BatchConfig {
   int64_t sequence = 1024;
   Packing packing = Packing::kConcatenate;
   int64_t loss_chunk = 512;  // tokens whose logits exist at one time
+  bool operator==(const BatchConfig&) const = default;
 };
 
 struct PrecisionConfig {
@@ -156,12 +161,14 @@ struct PrecisionConfig {
   std::optional<DType> params, grads, reduce;  // nothing: chosen by resolve()
   OptimizerStateKind optimizer_state = OptimizerStateKind::kFp32;
   Fp8Scaling fp8 = Fp8Scaling::kCurrent;
+  bool operator==(const PrecisionConfig&) const = default;
 };
 
 struct RecomputeConfig {
   RecomputeKind kind = RecomputeKind::kNone;
   int64_t every = 1;                 // layers per recomputed segment, kFull
   std::vector<std::string> tensors;  // saved tensors to drop, kSelective
+  bool operator==(const RecomputeConfig&) const = default;
 };
 
 struct OptimizerConfig {
@@ -173,6 +180,7 @@ struct OptimizerConfig {
   DecayScope decay = DecayScope::kMatrices;
   double momentum = 0.0;  // SGD
   double clip = 1.0;      // global gradient norm; 0: off
+  bool operator==(const OptimizerConfig&) const = default;
 };
 
 struct LrConfig {
@@ -181,6 +189,7 @@ struct LrConfig {
   double min_ratio = 0.1;   // last rate / peak
   int64_t decay_steps = 0;  // WSD: steps of the decay at the end; 0: a tenth of the run
   WsdDecay decay = WsdDecay::kLinear;
+  bool operator==(const LrConfig&) const = default;
 };
 
 struct DataConfig {
@@ -188,6 +197,7 @@ struct DataConfig {
   std::string tokenizer = "bytes";  // or a tokenizer.json
   DataFormat format = DataFormat::kText;
   int64_t seed = 0;  // order of samples
+  bool operator==(const DataConfig&) const = default;
 };
 
 struct RunSection {
@@ -197,6 +207,7 @@ struct RunSection {
   int64_t tokens = 0;          // or tokens to train on
   int64_t seed = 0;            // initial weights, dropout
   int64_t validate_every = 0;  // steps; 0: never
+  bool operator==(const RunSection&) const = default;
 };
 
 struct CheckpointConfig {
@@ -204,10 +215,12 @@ struct CheckpointConfig {
   int64_t keep = 2;
   bool asynchronous = false;
   std::string resume = "auto";  // auto: the newest of this run's directory, none, or a checkpoint's path
+  bool operator==(const CheckpointConfig&) const = default;
 };
 
 struct LimitsConfig {
   int64_t memory = 0;  // bytes a rank may use; 0: what the device has
+  bool operator==(const LimitsConfig&) const = default;
 };
 
 struct CommConfig {
@@ -215,11 +228,13 @@ struct CommConfig {
   double timeout_s = 600.0;
   bool rendezvous = false;  // local: a send waits for its receive, as on NCCL
   std::string simulate;     // local: a cluster of configs/ whose links are imitated; empty: none
+  bool operator==(const CommConfig&) const = default;
 };
 
 struct LogConfig {
   LogLevel level = LogLevel::kInfo;
   int64_t every = 1;  // steps between printed lines
+  bool operator==(const LogConfig&) const = default;
 };
 
 struct RunConfig {
@@ -238,6 +253,7 @@ struct RunConfig {
   LimitsConfig limits;
   CommConfig comm;
   LogConfig log;
+  bool operator==(const RunConfig&) const = default;
 };
 
 }  // namespace fivefold

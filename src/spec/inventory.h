@@ -1,0 +1,98 @@
+// Inventory: every parameter of a model, grouped into units, each unit one flat buffer. The planner sums it, the engine
+// allocates by it, checkpoints and gradients are keyed by it. Derivation and worked numbers: docs/memory.md.
+// Immutable after build_inventory, thread-safe.
+//
+// A unit is the embedding, one layer, or the head (final norm and output matrix). Each parameter starts on a
+// 256-element boundary of its unit's buffer; the buffer is padded to 256 x D elements for D shards and cut evenly, so a
+// unit is one collective, a rank's shard of a parameter is a block-aligned range, and 256-element quantisation blocks
+// never span parameters. A tied output matrix lives in the embedding unit.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "spec/enums.h"
+#include "spec/model.h"
+
+namespace fivefold {
+
+inline constexpr int64_t kParameterAlignment = 256;  // elements
+
+// How a parameter divides over the tensor (or expert-tensor) axis.
+enum class Split : uint8_t {
+  kReplicated,
+  kColumn,      // dim 0 (output features)
+  kRow,         // dim 1 (input features)
+  kVocabulary,  // dim 0, padded
+  kHeads,       // dim 0 by heads: packed QKV
+};
+
+// Which optimizer group: `[optimizer] decay = "matrices"` decays only kMatrix.
+enum class DecayClass : uint8_t { kMatrix, kVector };
+
+enum class Initializer : uint8_t { kNormal, kOnes, kZeros };
+
+// A tensor on disk that fills rows [row_begin, row_begin + rows) of a packed parameter.
+struct HubPart {
+  std::string name;        // Hub name
+  int64_t row_begin = 0;
+  int64_t rows = 0;
+  bool transposed = false; // stored [in, out] on disk (GPT-2)
+};
+
+struct ParameterEntry {
+  std::string name;             // "layers.3.qkv.weight"
+  std::vector<int64_t> shape;   // [out, in] or [n]
+  std::vector<HubPart> parts;   // in row order, covering every row
+  Split split = Split::kReplicated;
+  DecayClass decay = DecayClass::kMatrix;
+  Initializer initializer = Initializer::kNormal;
+  double init_std = 0.02;       // of kNormal
+  bool expert = false;          // lives on the expert grid
+  bool trainable = true;
+  int64_t offset = 0;           // elements from the start of the unit's buffer, a multiple of 256
+
+  int64_t numel() const;
+  int64_t rows() const { return shape[0]; }
+  int64_t cols() const { return shape.size() > 1 ? shape[1] : 1; }
+};
+
+enum class UnitKind : uint8_t { kEmbedding, kLayer, kHead };
+
+struct Unit {
+  UnitKind kind = UnitKind::kLayer;
+  int64_t layer = -1;           // of kLayer
+  std::string name;             // "embedding", "layers.3", "head"
+  std::vector<ParameterEntry> parameters;
+  int64_t numel = 0;            // sum over parameters, without padding
+  int64_t aligned_numel = 0;    // end of the last parameter, rounded up to 256
+
+  // Elements of the flat buffer when cut into `shards` equal parts.
+  int64_t padded_numel(int64_t shards) const;
+  int64_t shard_numel(int64_t shards) const { return padded_numel(shards) / shards; }
+  // Index of a parameter by its last name part(s), for example "qkv.weight"; -1 when the unit has none.
+  int find(const std::string& suffix) const;
+};
+
+struct Inventory {
+  std::vector<Unit> units;      // embedding, layers in order, head
+  bool tied_embeddings = false;
+
+  int num_units() const { return static_cast<int>(units.size()); }
+  int embedding() const { return 0; }
+  int head() const { return num_units() - 1; }
+  int64_t num_parameters() const;   // exact, padding excluded
+};
+
+Inventory build_inventory(const ModelSpec& model);
+
+// The range of a parameter that shard `shard` of `shards` holds, in elements of the parameter (not of the buffer).
+// Empty (begin == end) when the shard holds nothing of it.
+struct ShardRange {
+  int64_t begin = 0, end = 0;
+  int64_t shard_offset = 0;     // where `begin` lies in the shard's buffer
+};
+ShardRange shard_range(const Unit& unit, const ParameterEntry& parameter, int64_t shards, int64_t shard);
+
+}  // namespace fivefold

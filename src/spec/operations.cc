@@ -1,0 +1,211 @@
+#include "spec/operations.h"
+
+#include <utility>
+
+namespace fivefold {
+namespace {
+
+// Builds one unit's operation list. Slots are created in the order in which forward writes them.
+class OperationBuilder {
+ public:
+  OperationBuilder(const Unit& unit) : unit_(unit) { ops_.kind = unit.kind; }
+
+  int slot(const std::string& name, int64_t width, Lifetime lifetime, bool split_by_tp) {
+    ops_.slots.push_back({name, width, false, lifetime, split_by_tp});
+    return static_cast<int>(ops_.slots.size()) - 1;
+  }
+  int statistics(const std::string& name, int64_t width, bool split_by_tp) {
+    ops_.slots.push_back({name, width, true, Lifetime::kSaved, split_by_tp});
+    return static_cast<int>(ops_.slots.size()) - 1;
+  }
+  Operation& add(OperationKind kind, const std::string& name, int input, int output) {
+    Operation op;
+    op.kind = kind;
+    op.name = name;
+    op.weight = unit_.find(name + ".weight");
+    op.bias = unit_.find(name + ".bias");
+    op.input = input;
+    op.output = output;
+    ops_.operations.push_back(std::move(op));
+    return ops_.operations.back();
+  }
+  std::vector<int> norm_statistics(const std::string& name, const NormSpec& norm) {
+    std::vector<int> slots{statistics(name + ".rstd", 1, false)};
+    if (norm.kind == NormKind::kLayer) slots.push_back(statistics(name + ".mean", 1, false));
+    return slots;
+  }
+  // Norm whose output is rebuilt in backward.
+  int norm(const std::string& name, const NormSpec& norm, int input, int64_t h) {
+    auto stats = norm_statistics(name, norm);
+    const int output = slot(name, h, Lifetime::kRebuilt, false);
+    add(OperationKind::kNorm, name, input, output).extra = std::move(stats);
+    return output;
+  }
+  const Unit& unit() const { return unit_; }
+  UnitOperations finish(int output) {
+    ops_.output = output;
+    ops_.slots[static_cast<size_t>(output)].lifetime = Lifetime::kOutput;
+    return std::move(ops_);
+  }
+
+ private:
+  const Unit& unit_;
+  UnitOperations ops_;
+};
+
+// Attention from the normed input to the concatenated heads; returns the slot of the heads' output.
+int add_attention(OperationBuilder& b, const MixerSpec& m, int input) {
+  const int64_t heads = m.num_heads + 2 * m.num_kv_heads, qk_heads = m.num_heads + m.num_kv_heads;
+  const int64_t gate = m.output_gate ? m.num_heads * m.head_dim : 0;
+  const int qkv = b.slot("qkv", heads * m.head_dim + gate, Lifetime::kSaved, true);
+  b.add(OperationKind::kLinear, "qkv", input, qkv);
+  if (m.qk_norm) {
+    const int copy = b.slot("qk_before_norm", qk_heads * m.head_dim, Lifetime::kSaved, true);
+    const int rstd = b.statistics("qk_norm.rstd", qk_heads, true);
+    Operation& op = b.add(OperationKind::kQkNorm, "qk_norm", qkv, qkv);
+    op.weight = b.unit().find("q_norm.weight");
+    op.weight2 = b.unit().find("k_norm.weight");
+    op.extra = {copy, rstd};
+  }
+  if (m.has_rope) b.add(OperationKind::kRope, "rope", qkv, qkv);
+  const int out = b.slot("attention", m.num_heads * m.head_dim, Lifetime::kSaved, true);
+  const int lse = b.statistics("attention.lse", m.num_heads, true);
+  b.add(OperationKind::kAttention, "attention", qkv, out).extra = {lse};
+  return out;
+}
+
+// A mixer that only the planner knows: its widest tensors, kept as they come (docs/memory.md lists them).
+int add_block_mixer(OperationBuilder& b, const MixerSpec& m, int input) {
+  std::vector<int> extra;
+  int64_t out_width = 0;
+  if (m.kind == MixerKind::kLatentAttention) {
+    const int64_t q = m.num_heads * (m.qk_nope_head_dim + m.qk_rope_head_dim), v = m.num_heads * m.v_head_dim;
+    if (m.q_lora_rank > 0) extra.push_back(b.slot("q_latent", 2 * m.q_lora_rank, Lifetime::kSaved, false));
+    extra.push_back(b.slot("kv_latent", 2 * m.kv_lora_rank + m.qk_rope_head_dim, Lifetime::kSaved, false));
+    extra.push_back(b.slot("qkv", 2 * q + v, Lifetime::kSaved, true));
+    extra.push_back(b.statistics("attention.lse", m.num_heads, true));
+    out_width = v;
+  } else if (m.kind == MixerKind::kLinearAttention) {
+    const int64_t key = m.linear_key_heads * m.linear_key_dim, value = m.linear_value_heads * m.linear_value_dim;
+    extra.push_back(b.slot("qkvz", 2 * key + 2 * value, Lifetime::kSaved, true));
+    extra.push_back(b.slot("conv", 2 * key + value, Lifetime::kSaved, true));
+    extra.push_back(b.statistics("decay", 2 * m.linear_value_heads, true));
+    out_width = value;
+  } else {
+    const int64_t inner = m.ssm_heads * m.ssm_head_dim, conv = inner + 2 * m.ssm_groups * m.ssm_state;
+    extra.push_back(b.slot("in_proj", inner + conv + m.ssm_heads, Lifetime::kSaved, true));
+    extra.push_back(b.slot("conv", conv, Lifetime::kSaved, true));
+    out_width = inner;
+  }
+  const int out = b.slot("mixer", out_width, Lifetime::kSaved, true);
+  b.add(OperationKind::kBlock, "mixer", input, out).extra = std::move(extra);
+  return out;
+}
+
+// MoE up to the weighted sum of expert outputs: K rows per token, balanced routing.
+int add_moe(OperationBuilder& b, const MlpSpec& m, int64_t h, int input) {
+  const int64_t k = m.experts_per_token, up = m.expert_gated ? 2 : 1, shared = m.shared_ffn;
+  std::vector<int> extra{b.statistics("router", m.num_experts, false),
+                         b.slot("dispatched", k * h, Lifetime::kSaved, false),
+                         b.slot("experts.up", k * up * m.expert_ffn, Lifetime::kSaved, true)};
+  if (shared > 0) extra.push_back(b.slot("shared.up", up * shared, Lifetime::kSaved, true));
+  const int out = b.slot("moe", h, Lifetime::kRebuilt, false);
+  b.add(OperationKind::kBlock, "moe", input, out).extra = std::move(extra);
+  return out;
+}
+
+int add_mlp_inner(OperationBuilder& b, const MlpSpec& m, int input) {
+  const bool gated = m.kind == MlpKind::kGated;
+  const std::string name = gated ? "gate_up" : "up";
+  const int up = b.slot(name, gated ? 2 * m.ffn : m.ffn, Lifetime::kSaved, true);
+  b.add(OperationKind::kLinear, name, input, up);
+  const int act = b.slot("activation", m.ffn, Lifetime::kRebuilt, true);
+  b.add(gated ? OperationKind::kGatedActivation : OperationKind::kActivation, "activation", up, act);
+  return act;
+}
+
+// Ends a sublayer: projection (unless the block included it) and residual add, with a post-norm where the family has one.
+int add_projection(OperationBuilder& b, const LayerSpec& layer, const std::string& sublayer, const std::string& linear,
+                   int inner, int residual, int64_t h) {
+  const bool project = !linear.empty();
+  if (!layer.post_norm) {
+    const int out = b.slot(sublayer + "_out", h, Lifetime::kSaved, false);
+    Operation& op = b.add(project ? OperationKind::kLinear : OperationKind::kAddNorm, project ? linear : sublayer + "_add",
+                          inner, out);
+    op.residual = residual;
+    return out;
+  }
+  int value = inner;
+  if (project) {
+    value = b.slot(sublayer + "_projected", h, Lifetime::kSaved, false);
+    b.add(OperationKind::kLinear, linear, inner, value);
+  }
+  auto stats = b.norm_statistics(sublayer + "_post_norm", layer.norm);
+  const int out = b.slot(sublayer + "_out", h, Lifetime::kSaved, false);
+  Operation& op = b.add(OperationKind::kAddNorm, sublayer + "_post_norm", value, out);
+  op.residual = residual;
+  op.extra = std::move(stats);
+  return out;
+}
+
+UnitOperations layer_operations(const ModelSpec& model, const Unit& unit) {
+  const LayerSpec& layer = model.layers[static_cast<size_t>(unit.layer)];
+  const int64_t h = model.hidden;
+  OperationBuilder b(unit);
+  int stream = b.slot("input", h, Lifetime::kInput, false);
+  const auto normed = [&](const std::string& name) {
+    if (layer.single_norm) return b.norm("norm", layer.norm, stream, h);
+    return layer.pre_norm ? b.norm(name, layer.norm, stream, h) : stream;
+  };
+  if (layer.mixer.kind != MixerKind::kNone) {
+    const int input = normed("attention_norm");
+    const bool dense = layer.mixer.kind == MixerKind::kAttention;
+    const int inner = dense ? add_attention(b, layer.mixer, input) : add_block_mixer(b, layer.mixer, input);
+    stream = add_projection(b, layer, "attention", "out", inner, stream, h);
+  }
+  if (layer.mlp.kind != MlpKind::kNone) {
+    const int input = normed("mlp_norm");
+    const bool moe = layer.mlp.kind == MlpKind::kMoe;
+    const int inner = moe ? add_moe(b, layer.mlp, h, input) : add_mlp_inner(b, layer.mlp, input);
+    stream = add_projection(b, layer, "mlp", moe ? "" : "down", inner, stream, h);
+  }
+  return b.finish(stream);
+}
+
+}  // namespace
+
+UnitOperations unit_operations(const ModelSpec& model, const Inventory& inventory, int unit_index) {
+  const Unit& unit = inventory.units[static_cast<size_t>(unit_index)];
+  OperationBuilder b(unit);
+  switch (unit.kind) {
+    case UnitKind::kLayer: return layer_operations(model, unit);
+    case UnitKind::kEmbedding: {
+      const int output = b.slot("output", model.hidden, Lifetime::kOutput, false);
+      Operation& op = b.add(OperationKind::kEmbedding, "tokens", -1, output);
+      op.weight2 = unit.find("positions.weight");
+      return b.finish(output);
+    }
+    case UnitKind::kHead: {
+      const int input = b.slot("input", model.hidden, Lifetime::kInput, false);
+      auto stats = b.norm_statistics("norm", model.final_norm);
+      const int logits = b.slot("logits", model.vocab, Lifetime::kRebuilt, true);
+      Operation& norm = b.add(OperationKind::kNorm, "norm", input, -1);
+      norm.extra = std::move(stats);
+      b.add(OperationKind::kLoss, "output", input, logits);
+      return b.finish(logits);
+    }
+  }
+  FIVEFOLD_CHECK(false);
+}
+
+std::vector<SavedTensor> saved_tensors(const UnitOperations& operations, const std::string& unit_name, DType compute) {
+  std::vector<SavedTensor> saved;
+  if (operations.kind != UnitKind::kLayer) return saved;
+  for (const Slot& slot : operations.slots) {
+    if (slot.lifetime != Lifetime::kSaved && slot.lifetime != Lifetime::kInput) continue;
+    saved.push_back({unit_name + "." + slot.name, slot.width * (slot.fp32 ? 4 : dtype_bytes(compute)), slot.split_by_tp});
+  }
+  return saved;
+}
+
+}  // namespace fivefold

@@ -1,0 +1,125 @@
+// Operations: what a unit computes, as a static list, and the TAPES that follow from it: the ordered allocations and
+// frees (buffer, bytes, account) of each instruction on a unit. The planner replays tapes, the engine implements the
+// operations, and a test compares the engine's allocation log with the tape. Rules and worked numbers: docs/memory.md.
+// Plain data and pure functions, thread-safe.
+//
+// Note [Buffer rules]
+//   Forward, per operation in order: allocate what it writes, then free every buffer whose last forward reader it is
+//   and that the keep mode does not keep.
+//   Backward, per operation in reverse order: a linear first rebuilds its input when that was not saved, multiplies the
+//   weight gradient, then writes the input's gradient over the rebuilt input, or into a new buffer when the input was
+//   saved (other readers follow). Gated activations overwrite their saved input by its gradient; norms add into the one
+//   gradient buffer of the residual stream. A saved buffer is freed after the last backward operation that reads it.
+//   The residual gradient is allocated by the loss and freed by the embedding's backward.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "spec/inventory.h"
+
+namespace fivefold {
+
+enum class OperationKind : uint8_t {
+  kEmbedding,
+  kNorm,
+  kLinear,           // output = input W^T (+ bias) (+ residual)
+  kQkNorm,           // in place on packed QKV
+  kRope,             // in place on packed QKV
+  kAttention,
+  kGatedActivation,  // act(gate) * up
+  kActivation,
+  kAddNorm,          // output = residual + norm(input): post-norm families, planner only
+  kBlock,            // a mixer or MLP that only the planner knows (MLA, linear attention, Mamba, MoE)
+  kLoss,             // final norm, output matrix and cross-entropy, in chunks of tokens
+};
+
+enum class Lifetime : uint8_t {
+  kInput,     // the unit's input: a stream tensor that the previous unit allocated
+  kSaved,     // kept from forward to backward
+  kRebuilt,   // freed in forward, rebuilt in backward from saved tensors
+  kOutput,    // handed to the next unit
+};
+
+// One tensor of a unit: `width` elements per token.
+struct Slot {
+  std::string name;
+  int64_t width = 0;
+  bool fp32 = false;         // statistics; otherwise the compute dtype
+  Lifetime lifetime = Lifetime::kSaved;
+  bool split_by_tp = false;  // tensor parallelism divides the width (else only sequence parallelism divides the tokens)
+};
+
+// Indices are into Unit::parameters (weight, bias, weight2) and UnitOperations::slots; -1: none.
+struct Operation {
+  OperationKind kind = OperationKind::kLinear;
+  std::string name;
+  int weight = -1, bias = -1, weight2 = -1;
+  int input = -1, output = -1, residual = -1;
+  std::vector<int> extra;    // further saved slots it writes: statistics, log-sum-exp, copies
+};
+
+struct UnitOperations {
+  UnitKind kind = UnitKind::kLayer;
+  std::vector<Slot> slots;   // slot 0 is the input of a layer or head; the output slot is `output`
+  int output = -1;
+  std::vector<Operation> operations;
+};
+
+// Operations of unit `unit` of the inventory.
+UnitOperations unit_operations(const ModelSpec& model, const Inventory& inventory, int unit);
+
+// A saved tensor as the memory tables show it.
+struct SavedTensor {
+  std::string name;            // "layers.3.gate_up"
+  int64_t bytes_per_token = 0;
+  bool split_by_tp = false;
+};
+// What a unit keeps from forward to backward without recompute, its input included.
+std::vector<SavedTensor> saved_tensors(const UnitOperations& operations, const std::string& unit_name, DType compute);
+
+// ---- Tapes ----
+
+// What a tape depends on beside the unit.
+struct TapeShape {
+  int64_t tokens = 0;          // of a microbatch on this rank
+  int64_t loss_chunk = 512;    // tokens whose logits exist at once
+  DType compute = DType::kFloat32;
+};
+
+enum class Keep : uint8_t {
+  kAll,        // everything backward needs
+  kInputOnly,  // first layer of a recomputed segment
+  kNothing,    // other layers of a recomputed segment, evaluation
+};
+
+enum class TapeStep : uint8_t { kForward, kRecompute, kBackward, kLoss, kEvaluateLoss };
+
+struct TapeOptions {
+  Keep keep = Keep::kAll;          // of kForward
+  bool output_unused = false;      // kRecompute of the last layer of a segment: its output exists already
+};
+
+// Buffers are named by (owner, id): owner 0 is this unit, -1 the previous unit (whose output is this unit's input),
+// kStreamOwner the microbatch. Ids: slot index, or kGradientId + slot index, or kStreamGradientId.
+inline constexpr int kGradientId = 1000;
+inline constexpr int kStreamGradientId = 2000;
+inline constexpr int kTemporaryId = 3000;
+
+enum class Owner : uint8_t { kThisUnit, kPreviousUnit, kMicrobatch };
+
+struct TapeEvent {
+  bool allocate = true;
+  Owner owner = Owner::kThisUnit;
+  int id = 0;
+  Account account = Account::kActivations;
+  int64_t bytes = 0;               // of an allocation; a free gives back what was allocated
+};
+
+// REQUIRES: the step exists for the unit's kind (layers: forward, recompute, backward; embedding: forward, backward;
+// head: loss, evaluate-loss).
+std::vector<TapeEvent> tape(const UnitOperations& operations, TapeStep step, const TapeShape& shape,
+                            const TapeOptions& options = {});
+
+}  // namespace fivefold
