@@ -1,6 +1,7 @@
 // How much scratch the CPU attention kernel takes, as arithmetic without Torch: the kernel cuts its buffers by these
 // sizes and the planner predicts them from the same shape. The sizes depend on neither the dtype nor the instruction
-// set: operand tiles are counted at four bytes an element, which the fp32 path fills and the bf16 path half fills.
+// set: operand tiles are counted at four bytes an element, which the fp32 path fills and the bf16 path half fills
+// (bf16 on a processor that cannot multiply it runs on fp32 tiles).
 #pragma once
 
 #include <cstdint>
@@ -37,30 +38,34 @@ constexpr bool attention_backward_fits_fused(const AttentionShape& shape) {
 }
 
 // Bytes of forward scratch for one thread, w = padded head width:
-//   4 units x (query tile + output tile) x 64 w x 4, keys and values of a strip 2 x 512 w x 4,
-//   scores and probabilities 2 x 64 x 512 x 4, running maximum and sum 4 x 2 x 64 x 4
-//   = 6144 w + 264192.                                       w = 64: 657408 bytes; w = 128: 1050624 bytes.
+//   4 units x (query tile + output tile) x 64 w x 4, one tile in passing 64 w x 4, keys and values of a strip
+//   2 x 512 w x 4, scores 64 x 512 x 4 and their bf16 copy 64 x 512 x 2, running maximum and sum 4 x 2 x 64 x 4
+//   = 6400 w + 198656.                                       w = 64: 608256 bytes; w = 128: 1017856 bytes.
 constexpr int64_t attention_forward_scratch_bytes_per_thread(const AttentionShape& shape) {
   const int64_t width = attention_tile_width(shape.head_dim);
-  const int64_t floats = kAttentionUnits * 2 * kAttentionBlock * width + 2 * kAttentionForwardStrip * width +
-                         2 * kAttentionBlock * kAttentionForwardStrip + kAttentionUnits * 2 * kAttentionBlock;
-  return 4 * floats;
+  const int64_t tiles = (2 * kAttentionUnits + 1) * kAttentionBlock * width;
+  const int64_t strip = 2 * kAttentionForwardStrip * width;
+  const int64_t scores = kAttentionBlock * kAttentionForwardStrip;
+  const int64_t row_statistics = kAttentionUnits * 2 * kAttentionBlock;
+  return 4 * (tiles + strip + scores + row_statistics) + 2 * scores;
 }
 
 // Bytes of backward scratch for one thread, w = padded head width, n = padded keys whose gradients are kept:
-//   4 units x (4 packed operands + query gradient) x 64 w x 4, keys, values and transposed keys 3 x 256 w x 4,
-//   5 score tiles x 256 x 64 x 4, log-sum-exp and row dots 4 x 2 x 64 x 4, key and value gradients 2 n w x 4
-//   = 8192 w + 329728 + 8 n w,   n = the longest document rounded up to 256 where n w <= 2^18, otherwise 256.
-//   w = 64, 512 tokens: 1116160 bytes; w = 128, 2048 tokens: 3475456 bytes (the largest for w = 128).
+//   4 units x (4 packed operands + query gradient) x 64 w x 4, one tile in passing 64 w x 4, keys, values and
+//   transposed keys 3 x 256 w x 4, two score tiles 2 x 256 x 64 x 4 and three bf16 copies 3 x 256 x 64 x 2, log-sum-exp
+//   and row dots 4 x 2 x 64 x 4, key and value gradients 2 n w x 4 = 8448 w + 231424 + 8 n w,   n = the longest
+//   document rounded up to 256 where n w <= 2^18, otherwise 256. w = 64, 512 tokens: 1034240 bytes; w = 128, 2048
+//   tokens: 3409920 bytes (the largest for w = 128).
 constexpr int64_t attention_backward_scratch_bytes_per_thread(const AttentionShape& shape) {
   const int64_t width = attention_tile_width(shape.head_dim);
   const int64_t kept_keys = attention_backward_fits_fused(shape)
                                 ? round_up(shape.max_document_tokens, kAttentionBackwardStrip)
                                 : kAttentionBackwardStrip;
-  const int64_t floats = kAttentionUnits * 5 * kAttentionBlock * width + 3 * kAttentionBackwardStrip * width +
-                         5 * kAttentionBackwardStrip * kAttentionBlock + kAttentionUnits * 2 * kAttentionBlock +
-                         2 * kept_keys * width;
-  return 4 * floats;
+  const int64_t tiles = (5 * kAttentionUnits + 1) * kAttentionBlock * width;
+  const int64_t strip = 3 * kAttentionBackwardStrip * width;
+  const int64_t scores = kAttentionBackwardStrip * kAttentionBlock;
+  const int64_t row_statistics = kAttentionUnits * 2 * kAttentionBlock;
+  return 4 * (tiles + strip + 2 * scores + row_statistics + 2 * kept_keys * width) + 3 * 2 * scores;
 }
 
 }  // namespace fivefold
