@@ -46,6 +46,9 @@ function(fivefold_library name)
       endif()
     endif()
   endforeach()
+  if(TARGET fivefold_${name}_headers)
+    target_compile_options(fivefold_${name}_headers PRIVATE "$<TARGET_PROPERTY:fivefold_${name},COMPILE_OPTIONS>")
+  endif()
 endfunction()
 
 # Makes fivefold_NAME_headers: one translation unit for each header under the calling folder, which includes it and
