@@ -1,6 +1,6 @@
-// RankGrid: which rank sits where. Dense grid tp x cp x dp x pp and expert grid etp x ep x edp x pp over the same ranks.
-// Fastest first: tp, then cp, then dp, then pp; for experts etp, then ep, then edp, then pp. Derivation: docs/communication.md.
-// Immutable, thread-safe.
+// RankGrid: which rank sits where. Dense grid tp x cp x dp x pp and expert grid etp x ep x edp x pp over the same
+// ranks. Fastest first: tp, then cp, then dp, then pp; for experts etp, then ep, then edp, then pp. Derivation:
+// docs/communication.md. Immutable, thread-safe.
 #pragma once
 
 #include <vector>
@@ -25,14 +25,16 @@ struct Coordinates {
 
 class RankGrid {
  public:
-  // Errors: a degree below 1, ep * etp that does not divide tp * cp * dp, shard_size that does not divide dp * cp.
+  // Errors: a degree below 1, more than 2^20 ranks, ep * etp that does not divide tp * cp * dp, shard_size that does
+  // not divide dp * cp.
   static Result<RankGrid> create(const Degrees& degrees);
 
   int world() const { return degrees_.world(); }
   const Degrees& degrees() const { return degrees_; }  // shard_size filled in
   int edp() const { return degrees_.tp * degrees_.cp * degrees_.dp / (degrees_.ep * degrees_.etp); }
   Coordinates coordinates(int rank) const;
-  // Members in group order (index along the group's axis), `rank` among them.
+  // Members in group order (index along the group's axis), `rank` among them. kEmbedding is the two ends of the rank's
+  // pipeline: stages between them are not members.
   std::vector<int> group(GroupKind kind, int rank) const;
   int group_size(GroupKind kind) const;
 

@@ -1,0 +1,123 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string_view>
+
+#include "spec/validate.h"
+
+namespace fivefold {
+namespace {
+
+// Ranks of `local` are threads of one process, each with its own buffers and a communication thread.
+constexpr int64_t kMaxLocalRanks = 256;
+
+constexpr std::string_view kDenseHint = "use a dense model such as Llama, Mistral, Qwen2, Qwen3 or GPT-2";
+
+// What of the layer the engine has no operation for; empty when it has all.
+std::string_view missing_operation(const LayerSpec& layer) {
+  const MixerSpec& mixer = layer.mixer;
+  const MlpSpec& mlp = layer.mlp;
+  if (layer.single_norm) return "layers of one sublayer";
+  if (layer.post_norm || !layer.pre_norm) return "norms after the sublayers";
+  if (layer.norm.weight_plus_one) return "norms that scale by 1 + weight";
+  switch (mixer.kind) {
+    case MixerKind::kAttention:
+      break;
+    case MixerKind::kNone:
+      return "layers without a mixer";
+    case MixerKind::kLatentAttention:
+      return "multi-head latent attention";
+    case MixerKind::kLinearAttention:
+      return "linear attention";
+    case MixerKind::kMamba2:
+      return "state space layers";
+  }
+  if (mixer.sinks) return "attention sinks";
+  if (mixer.output_gate) return "gated attention output";
+  switch (mlp.kind) {
+    case MlpKind::kGated:
+      if (mlp.activation != Activation::kSilu) return "gated MLPs with an activation other than SiLU";
+      break;
+    case MlpKind::kPlain:
+      if (mlp.activation != Activation::kGeluTanh && mlp.activation != Activation::kGelu)
+        return "plain MLPs with an activation other than GELU";
+      break;
+    case MlpKind::kNone:
+      return "layers without an MLP";
+    case MlpKind::kMoe:
+      return "experts";
+  }
+  return "";
+}
+
+void check_model(const ModelSpec& model, const RunConfig& config, std::vector<Error>& errors) {
+  const auto refuse = [&](std::string_view what, std::string_view where) {
+    errors.push_back({"model", fmt::format("{} are planned but not run: {}", what, where), std::string(kDenseHint)});
+  };
+  if (model.logit_softcap != 0) refuse("capped logits", "head");
+  if (model.embedding_scale != 1.0) refuse("scaled embeddings", "embedding");
+  if (model.embedding_bias_head) refuse("heads with a bias", "head");
+  if (model.final_norm.weight_plus_one) refuse("norms that scale by 1 + weight", "final norm");
+  std::vector<std::string_view> reported;  // each missing operation once, at its first layer
+  int64_t narrowest = 0;
+  for (size_t i = 0; i < model.layers.size(); ++i) {
+    const std::string_view missing = missing_operation(model.layers[i]);
+    const bool seen = std::find(reported.begin(), reported.end(), missing) != reported.end();
+    if (!missing.empty() && !seen) {
+      refuse(missing, fmt::format("layer {}", i));
+      reported.push_back(missing);
+    }
+    const int64_t window = model.layers[i].mixer.window;
+    if (window > 0 && (narrowest == 0 || window < narrowest)) narrowest = window;
+  }
+  if (narrowest > 0 && narrowest < config.batch.sequence)
+    errors.push_back({"batch.sequence",
+                      fmt::format("attention inside a window of {} is planned but not run, {} tokens are longer",
+                                  narrowest, config.batch.sequence),
+                      fmt::format("use sequence = {}", narrowest)});
+}
+
+void check_layout(const RunConfig& config, std::vector<Error>& errors) {
+  const ParallelConfig& parallel = config.parallel;
+  const std::pair<const char*, int> degrees[] = {{"tp", parallel.tp}, {"pp", parallel.pp}, {"vpp", parallel.vpp},
+                                                 {"cp", parallel.cp}, {"ep", parallel.ep}, {"etp", parallel.etp}};
+  for (const auto& [name, degree] : degrees)
+    if (degree > 1)
+      errors.push_back({fmt::format("parallel.{}", name), fmt::format("{} is planned but not run", degree),
+                        fmt::format("use {} = 1: data parallelism with zero = 0 to 3 runs", name)});
+  if (parallel.sp) errors.push_back({"parallel.sp", "sequence parallelism is planned but not run", "use sp = false"});
+  if (parallel.dp > kMaxLocalRanks)
+    errors.push_back({"parallel.dp", fmt::format("{} ranks are too many threads for one process", parallel.dp),
+                      fmt::format("use dp = {} or fewer", kMaxLocalRanks)});
+}
+
+void check_settings(const RunConfig& config, std::vector<Error>& errors) {
+  const auto refuse = [&](std::string_view key, std::string_view value, std::string_view hint) {
+    errors.push_back({std::string(key), fmt::format("{} is planned but not run", value), fmt::format("use {}", hint)});
+  };
+  const PrecisionConfig& precision = config.precision;
+  if (config.method.kind != MethodKind::kFull) refuse("method.kind", to_string(config.method.kind), "kind = full");
+  if (precision.compute != ComputeKind::kFp32 && precision.compute != ComputeKind::kBf16)
+    refuse("precision.compute", to_string(precision.compute), "compute = bf16 or fp32");
+  else if (precision.compute == ComputeKind::kBf16 && precision.params == DType::kFloat32)
+    refuse("precision.params", "fp32 under bf16 compute", "params = auto");
+  if (precision.optimizer_state != OptimizerStateKind::kFp32)
+    refuse("precision.optimizer_state", to_string(precision.optimizer_state), "optimizer_state = fp32");
+  if (config.recompute.kind == RecomputeKind::kSelective) refuse("recompute.kind", "selective", "kind = full or none");
+  if (config.comm.backend != CommBackend::kLocal)
+    refuse("comm.backend", to_string(config.comm.backend), "backend = local");
+  if (!config.comm.simulate.empty()) refuse("comm.simulate", config.comm.simulate, "simulate = \"\"");
+  if (config.checkpoint.asynchronous) refuse("checkpoint.asynchronous", "an asynchronous save", "asynchronous = false");
+}
+
+}  // namespace
+
+std::vector<Error> validate_engine(const ModelSpec& model, const RunConfig& config) {
+  std::vector<Error> errors;
+  check_model(model, config, errors);
+  check_layout(config, errors);
+  check_settings(config, errors);
+  return errors;
+}
+
+}  // namespace fivefold

@@ -1,0 +1,213 @@
+#include "spec/validate_parallel.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string_view>
+
+#include "base/integer.h"
+#include "spec/run_config_resolve.h"
+#include "spec/validate.h"
+#include "spec/validate_degrees.h"
+
+namespace fivefold {
+namespace {
+
+// A number that a degree must divide, and what it counts.
+struct Divisible {
+  int64_t size;
+  std::string_view noun;
+  bool may_be_smaller = false;  // a degree that is a multiple of `size` is fine too: the parts are replicated
+};
+
+bool divides(int64_t degree, const Divisible& item) {
+  return item.size % degree == 0 || (item.may_be_smaller && degree % item.size == 0);
+}
+
+void add_mixer(const MixerSpec& mixer, std::vector<Divisible>& items) {
+  switch (mixer.kind) {
+    case MixerKind::kNone:
+      return;
+    case MixerKind::kAttention:
+      items.push_back({mixer.num_heads, "attention heads"});
+      items.push_back({mixer.num_kv_heads, "KV heads", true});
+      return;
+    case MixerKind::kLatentAttention:
+      items.push_back({mixer.num_heads, "attention heads"});
+      return;
+    case MixerKind::kLinearAttention:
+      items.push_back({mixer.linear_key_heads, "key heads of the linear attention"});
+      items.push_back({mixer.linear_value_heads, "value heads of the linear attention"});
+      return;
+    case MixerKind::kMamba2:
+      items.push_back({mixer.ssm_heads, "heads of the state space layers"});
+      items.push_back({mixer.ssm_groups, "groups of the state space layers", true});
+      return;
+  }
+}
+
+// What tp divides, each kind of layer once.
+std::vector<Divisible> tensor_parallel_items(const ModelSpec& model) {
+  std::vector<Divisible> all;
+  for (const LayerSpec& layer : model.layers) {
+    add_mixer(layer.mixer, all);
+    if (layer.mlp.kind == MlpKind::kGated || layer.mlp.kind == MlpKind::kPlain)
+      all.push_back({layer.mlp.ffn, "columns of the MLP"});
+    if (layer.mlp.shared_ffn > 0) all.push_back({layer.mlp.shared_ffn, "columns of the shared experts"});
+  }
+  std::vector<Divisible> unique;
+  for (const Divisible& item : all) {
+    const bool seen = std::any_of(unique.begin(), unique.end(),
+                                  [&](const Divisible& u) { return u.size == item.size && u.noun == item.noun; });
+    if (!seen && item.size > 0) unique.push_back(item);
+  }
+  return unique;
+}
+
+bool has_experts(const ModelSpec& model) {
+  return std::any_of(model.layers.begin(), model.layers.end(),
+                     [](const LayerSpec& l) { return l.mlp.kind == MlpKind::kMoe; });
+}
+
+// Heads of one tensor-parallel rank.
+int64_t heads_per_rank(int64_t heads, int64_t tp) { return std::max<int64_t>(1, div_floor(heads, tp)); }
+
+bool is_v_shaped(ScheduleKind kind) {
+  return kind == ScheduleKind::kZbv || kind == ScheduleKind::kVHalf || kind == ScheduleKind::kVMin ||
+         kind == ScheduleKind::kDualPipeV;
+}
+
+// A number of microbatches that the schedule cannot use: the hint is the batch that gives a legal one.
+void check_microbatches(const RunConfig& config, std::vector<Error>& errors) {
+  const ParallelConfig& parallel = config.parallel;
+  const Result<int64_t> microbatches = num_microbatches(config);
+  if (!microbatches.ok()) return;  // reported with the batch
+  const int64_t m = *microbatches, p = parallel.pp, unit = config.batch.micro * parallel.dp;
+  if (parallel.schedule == ScheduleKind::kInterleaved && m % p != 0) {
+    const int64_t below = div_floor(m, p) * p, above = below + p;
+    const std::string around =
+        below > 0 ? fmt::format("{} or {}", below * unit, above * unit) : fmt::format("{}", above * unit);
+    errors.push_back(
+        {"batch.global",
+         fmt::format("schedule interleaved takes the microbatches in rounds of pp: {} is not a multiple of {}", m, p),
+         fmt::format("use global = {}, or schedule = 1f1b with vpp = 1", around)});
+  }
+  if (parallel.schedule == ScheduleKind::kDualPipeV && m < 2 * p)
+    errors.push_back({"batch.global",
+                      fmt::format("schedule dualpipev needs at least 2 pp = {} microbatches, there are {}", 2 * p, m),
+                      fmt::format("use global = {} or more", 2 * p * unit)});
+}
+
+}  // namespace
+
+std::vector<int64_t> ulysses_degrees(int64_t num_heads, int64_t num_kv_heads) {
+  std::vector<int64_t> degrees;
+  for (int64_t c = 1; c <= num_heads; ++c)
+    if (num_heads % c == 0 && (num_kv_heads % c == 0 || c % num_kv_heads == 0)) degrees.push_back(c);
+  return degrees;
+}
+
+void check_tensor_parallel(const ModelSpec& model, const RunConfig& config, std::vector<Error>& errors) {
+  const int64_t tp = config.parallel.tp;
+  const std::vector<Divisible> items = tensor_parallel_items(model);
+  int64_t most = 1;
+  for (const Divisible& item : items) most = std::max(most, item.size);
+  const auto legal = [&](int64_t degree) {
+    return std::all_of(items.begin(), items.end(), [&](const Divisible& item) { return divides(degree, item); });
+  };
+  for (const Divisible& item : items) {
+    if (divides(tp, item)) continue;
+    const std::string problem = item.may_be_smaller
+                                    ? fmt::format("{} and {} {}: neither divides the other", tp, item.size, item.noun)
+                                    : fmt::format("{} does not divide {} {}", tp, item.size, item.noun);
+    errors.push_back({"parallel.tp", problem, nearest_degrees("tp", tp, most, legal)});
+  }
+  if (tp > 1 && has_experts(model) && !config.parallel.sp)
+    errors.push_back(
+        {"parallel.sp",
+         fmt::format("tp = {} with experts needs sequence parallelism: tokens reach the experts in shards", tp),
+         "set sp = true, or tp = 1"});
+}
+
+void check_context_parallel(const ModelSpec& model, const RunConfig& config, std::vector<Error>& errors) {
+  const int64_t cp = config.parallel.cp, tp = config.parallel.tp;
+  if (cp == 1) return;
+  for (const LayerSpec& layer : model.layers) {
+    if (layer.mixer.kind != MixerKind::kLinearAttention && layer.mixer.kind != MixerKind::kMamba2) continue;
+    errors.push_back(
+        {"parallel.cp", "splits attention over the sequence; this model has recurrent layers", "use cp = 1"});
+    return;
+  }
+  if (config.parallel.cp_kind != CpKind::kUlysses) return;
+  for (const LayerSpec& layer : model.layers) {
+    const MixerSpec& mixer = layer.mixer;
+    if (mixer.kind != MixerKind::kAttention && mixer.kind != MixerKind::kLatentAttention) continue;
+    const int64_t kv_heads = mixer.kind == MixerKind::kAttention ? mixer.num_kv_heads : mixer.num_heads;
+    const int64_t heads = heads_per_rank(mixer.num_heads, tp), kv = heads_per_rank(kv_heads, tp);
+    const std::vector<int64_t> degrees = ulysses_degrees(heads, kv);
+    if (std::find(degrees.begin(), degrees.end(), cp) != degrees.end()) continue;
+    const std::string hint = nearest_degrees(
+        "cp", cp, heads, [&](int64_t c) { return std::find(degrees.begin(), degrees.end(), c) != degrees.end(); });
+    errors.push_back(
+        {"parallel.cp",
+         fmt::format("ulysses cannot split {} query and {} KV heads per tp rank over {} ranks", heads, kv, cp),
+         hint + ", or cp_kind = ring"});
+    return;
+  }
+}
+
+void check_pipeline(const ModelSpec& model, const RunConfig& config, std::vector<Error>& errors) {
+  const ParallelConfig& parallel = config.parallel;
+  const int64_t p = parallel.pp, v = parallel.vpp, layers = static_cast<int64_t>(model.layers.size());
+  if (p == 1) {
+    if (v > 1)
+      errors.push_back(
+          {"parallel.vpp", fmt::format("{} chunks a rank need a pipeline, pp is 1", v), "use vpp = 1, or pp = 2"});
+    return;
+  }
+  // The embedding and the head may each be a stage of their own.
+  const int64_t places = layers + 2;
+  if (p > places)
+    errors.push_back({"parallel.pp", fmt::format("{} stages are more than embedding, {} layers and head", p, layers),
+                      nearest_degrees("pp", p, places, [](int64_t) { return true; })});
+  else if (p * v > places)
+    errors.push_back({"parallel.vpp",
+                      fmt::format("{} x {} chunks are more than embedding, {} layers and head", p, v, layers),
+                      nearest_degrees("vpp", v, div_floor(places, p), [](int64_t) { return true; })});
+  const std::string_view schedule = to_string(parallel.schedule);
+  if (is_v_shaped(parallel.schedule) && v != 2)
+    errors.push_back(
+        {"parallel.vpp", fmt::format("schedule {} has two chunks a rank, vpp is {}", schedule, v), "use vpp = 2"});
+  else if (parallel.schedule == ScheduleKind::kInterleaved && v == 1)
+    errors.push_back({"parallel.vpp", "schedule interleaved needs several chunks a rank, vpp is 1",
+                      "use vpp = 2, or schedule = 1f1b"});
+  else if (parallel.schedule != ScheduleKind::kInterleaved && !is_v_shaped(parallel.schedule) && v > 1)
+    errors.push_back({"parallel.vpp", fmt::format("schedule {} has one chunk a rank, vpp is {}", schedule, v),
+                      "use vpp = 1, or schedule = interleaved"});
+  check_microbatches(config, errors);
+}
+
+void check_experts(const ModelSpec& model, const RunConfig& config, std::vector<Error>& errors) {
+  const int64_t ep = config.parallel.ep, etp = config.parallel.etp;
+  if (!has_experts(model)) {
+    if (ep > 1) errors.push_back({"parallel.ep", fmt::format("{} needs a model with experts", ep), "use ep = 1"});
+    if (etp > 1) errors.push_back({"parallel.etp", fmt::format("{} needs a model with experts", etp), "use etp = 1"});
+    return;
+  }
+  const auto moe = [&](auto&& violates) {
+    return std::find_if(model.layers.begin(), model.layers.end(),
+                        [&](const LayerSpec& l) { return l.mlp.kind == MlpKind::kMoe && violates(l.mlp); });
+  };
+  if (const auto layer = moe([&](const MlpSpec& m) { return m.num_experts % ep != 0; }); layer != model.layers.end()) {
+    const int64_t experts = layer->mlp.num_experts;
+    errors.push_back({"parallel.ep", fmt::format("{} does not divide {} experts", ep, experts),
+                      nearest_degrees("ep", ep, experts, [&](int64_t n) { return experts % n == 0; })});
+  }
+  if (const auto layer = moe([&](const MlpSpec& m) { return m.expert_ffn % etp != 0; }); layer != model.layers.end()) {
+    const int64_t width = layer->mlp.expert_ffn;
+    errors.push_back({"parallel.etp", fmt::format("{} does not divide the {} columns of an expert", etp, width),
+                      nearest_degrees("etp", etp, width, [&](int64_t n) { return width % n == 0; })});
+  }
+}
+
+}  // namespace fivefold
