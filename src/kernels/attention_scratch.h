@@ -36,6 +36,11 @@ constexpr bool attention_backward_fits_fused(const AttentionShape& shape) {
   return round_up(shape.max_document_tokens, kAttentionBackwardStrip) * attention_tile_width(shape.head_dim) <=
          kAttentionFusedElements;
 }
+// Keys whose gradients one thread keeps at a time.
+constexpr int64_t attention_backward_kept_keys(const AttentionShape& shape) {
+  return attention_backward_fits_fused(shape) ? round_up(shape.max_document_tokens, kAttentionBackwardStrip)
+                                              : kAttentionBackwardStrip;
+}
 
 // Bytes of forward scratch for one thread, w = padded head width:
 //   4 units x (query tile + output tile) x 64 w x 4, one tile in passing 64 w x 4, keys and values of a strip
@@ -58,14 +63,12 @@ constexpr int64_t attention_forward_scratch_bytes_per_thread(const AttentionShap
 //   tokens: 3409920 bytes (the largest for w = 128).
 constexpr int64_t attention_backward_scratch_bytes_per_thread(const AttentionShape& shape) {
   const int64_t width = attention_tile_width(shape.head_dim);
-  const int64_t kept_keys = attention_backward_fits_fused(shape)
-                                ? round_up(shape.max_document_tokens, kAttentionBackwardStrip)
-                                : kAttentionBackwardStrip;
   const int64_t tiles = (5 * kAttentionUnits + 1) * kAttentionBlock * width;
   const int64_t strip = 3 * kAttentionBackwardStrip * width;
   const int64_t scores = kAttentionBackwardStrip * kAttentionBlock;
   const int64_t row_statistics = kAttentionUnits * 2 * kAttentionBlock;
-  return 4 * (tiles + strip + 2 * scores + row_statistics + 2 * kept_keys * width) + 3 * 2 * scores;
+  return 4 * (tiles + strip + 2 * scores + row_statistics + 2 * attention_backward_kept_keys(shape) * width) +
+         3 * 2 * scores;
 }
 
 }  // namespace fivefold

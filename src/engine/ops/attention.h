@@ -16,12 +16,12 @@
 // file). Bits hold per instruction set. May be called from several threads at once, each with its own scratch.
 #pragma once
 
-#include <c10/util/BFloat16.h>
-
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
 #include "kernels/attention_scratch.h"
+#include "kernels/element.h"
 
 namespace fivefold::ops {
 
@@ -32,12 +32,12 @@ struct AttentionLayout {
   int64_t num_kv_heads = 0;             // k, divides a
   int64_t head_dim = 0;                 // d, any positive number; multiples of 16 are not padded
   int64_t qkv_stride = 0;               // elements between rows of qkv and of d_qkv, at least (a + 2k) d
-  float scale = 0.0f;                   // factor of the scores, 1/sqrt(d) in most models
+  float scale = 0.0f;                   // factor of the scores, positive; 1/sqrt(d) in most models
 
   AttentionShape shape() const;
 };
 
-// Bytes of scratch that a call on `num_threads` threads needs; any alignment of 64 bytes will do.
+// Bytes of scratch that a call on `num_threads` threads needs.
 int64_t attention_forward_scratch_bytes(const AttentionShape& shape, int num_threads);
 int64_t attention_backward_scratch_bytes(const AttentionShape& shape, int num_threads);
 
@@ -56,12 +56,12 @@ void attention_backward(const AttentionLayout& layout, const Element* qkv, const
 
 extern template void attention_forward<float>(const AttentionLayout&, const float*, float*, float*,
                                               std::span<std::byte>);
-extern template void attention_forward<c10::BFloat16>(const AttentionLayout&, const c10::BFloat16*, c10::BFloat16*,
+extern template void attention_forward<kernels::BFloat16>(const AttentionLayout&, const kernels::BFloat16*, kernels::BFloat16*,
                                                       float*, std::span<std::byte>);
 extern template void attention_backward<float>(const AttentionLayout&, const float*, const float*, const float*,
                                                const float*, float*, std::span<std::byte>);
-extern template void attention_backward<c10::BFloat16>(const AttentionLayout&, const c10::BFloat16*,
-                                                       const c10::BFloat16*, const float*, const c10::BFloat16*,
-                                                       c10::BFloat16*, std::span<std::byte>);
+extern template void attention_backward<kernels::BFloat16>(const AttentionLayout&, const kernels::BFloat16*,
+                                                       const kernels::BFloat16*, const float*, const kernels::BFloat16*,
+                                                       kernels::BFloat16*, std::span<std::byte>);
 
 }  // namespace fivefold::ops
