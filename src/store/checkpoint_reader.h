@@ -28,8 +28,8 @@ struct CheckpointFolder {
   int64_t step = 0;
   std::filesystem::path path;
 };
-// The `step-N` folders of a root, newest first, whole or not. A folder that was set aside while its step was saved again
-// follows the one that replaces it. Empty when the root does not exist.
+// The `step-N` folders of a root, newest first, whole or not. A folder that was set aside while its step was saved
+// again follows the one that replaces it. Empty when the root does not exist.
 std::vector<CheckpointFolder> list_checkpoints(const std::filesystem::path& root);
 
 class CheckpointReader {
@@ -47,8 +47,8 @@ class CheckpointReader {
   const std::map<StateKey, StateTensor>& tensors() const { return manifest_.tensors; }
 
   // Fills `out` with elements [begin, end) of the flattened global tensor, from as many pieces as hold them.
-  // Errors: no such tensor, range outside it, size of `out` or `dtype` differ from what was saved (nothing is
-  // converted), damaged piece (file, range).
+  // Errors: no such tensor, range outside it, `dtype` differs from what was saved (nothing is converted), damaged piece
+  // (file, range). REQUIRES: `out` has the size of the range (checked).
   Status read(const StateKey& key, DType dtype, int64_t begin, int64_t end, std::span<std::byte> out);
 
   // Hashes every piece. Errors: the first damaged one.
@@ -63,7 +63,7 @@ class CheckpointReader {
   std::string fallback_reason_;
   Manifest manifest_;
   std::map<std::string, MappedFile> files_;
-  std::set<std::pair<std::string, int64_t>> verified_;  // (file, file_begin)
+  std::set<const Piece*> verified_;  // pieces of manifest_ whose hash was found right
 };
 
 }  // namespace fivefold

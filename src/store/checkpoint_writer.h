@@ -7,7 +7,8 @@
 // The caller does the communication. Until commit renames the folder, nothing that a reader looks at has changed; from
 // then on the new checkpoint is whole. Protocol and guarantees: docs/formats/checkpoint.md.
 //
-// One save at a time and one run per root. write_shard may run on several ranks at once; the object has no mutable state.
+// One save at a time and one run per root. write_shard may run on several ranks at once; the object has no mutable
+// state.
 #pragma once
 
 #include <cstddef>
@@ -64,7 +65,8 @@ class CheckpointWriter {
   ShardReceipt write_shard(const SaveTicket& ticket, int rank, std::span<const StatePiece> pieces) const;
 
   // Rank 0: manifest, rename, `latest`, removal of old ones. Returns the checkpoint's folder.
-  // Errors: those of merge_receipts, and run.step that is not the ticket's; the temporary folder stays until next begin.
+  // Errors: those of merge_receipts, and run.step that is not the ticket's; the temporary folder stays until next
+  // begin.
   Result<std::filesystem::path> commit(const SaveTicket& ticket, const RunState& run,
                                        const std::vector<ShardReceipt>& receipts) const;
 

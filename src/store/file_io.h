@@ -12,6 +12,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/result.h"
 
@@ -72,12 +73,16 @@ class OutputFile {
   int descriptor_ = -1;
 };
 
+// The name of something directly in a folder: not empty, ".", "..", and without separators or NUL.
+bool is_plain_file_name(std::string_view name);
 // Makes renames, creations and removals inside `folder` durable. Throws StoreError.
 void sync_folder(const std::filesystem::path& folder);
 // rename(2): atomic, replaces `to`. Throws StoreError.
 void rename_path(const std::filesystem::path& from, const std::filesystem::path& to);
 // Creates the folder and its parents; no failure when it exists. Throws StoreError.
 void make_folder(const std::filesystem::path& folder);
+// Paths of what lies directly in `folder`, in no order. Throws StoreError.
+std::vector<std::filesystem::path> list_folder(const std::filesystem::path& folder);
 // Removes a file or a folder with all it holds; no failure when it is not there. Throws StoreError.
 void remove_path(const std::filesystem::path& path);
 

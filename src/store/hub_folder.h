@@ -1,6 +1,7 @@
 // A model folder as on the Hub: `model.safetensors`, or shards listed by `model.safetensors.index.json`. When both
 // exist the single file wins, as in the Hub's own libraries. All files are mapped and checked when the folder opens, so
-// that a missing shard is found before anything is loaded. Tensors of a shard that the index does not list are not seen.
+// that a missing shard is found before anything is loaded. Tensors of a shard that the index does not list are not
+// seen.
 #pragma once
 
 #include <cstddef>

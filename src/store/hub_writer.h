@@ -1,6 +1,7 @@
 // Writing of a Hub model folder: one `model.safetensors`, or shards and an index once the tensors exceed the limit.
 // Files are written under temporary names and renamed at the end, so that a failed export leaves an earlier model as it
-// was up to the renames. The other form of an earlier export is removed, since a reader would prefer the wrong one.
+// was up to the renames. Afterwards the model files of an earlier export that are no part of this one (the single file,
+// the index, shards of another count) are removed: a reader might prefer them.
 #pragma once
 
 #include <cstddef>

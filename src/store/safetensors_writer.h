@@ -38,7 +38,7 @@ class SafetensorsWriter {
 
   std::vector<TensorDeclaration> tensors_;
   OutputFile file_;
-  size_t next_ = 0;           // tensor whose turn it is
+  size_t next_ = 0;            // tensor whose turn it is
   int64_t written_bytes_ = 0;  // of that tensor
 };
 

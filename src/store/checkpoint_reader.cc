@@ -1,0 +1,188 @@
+#include "store/checkpoint_reader.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <optional>
+
+#include "base/check.h"
+#include "base/text.h"
+#include "store/hash.h"
+
+namespace fivefold {
+namespace {
+
+constexpr const char* kManifestFile = "manifest.json";
+constexpr std::string_view kStepPrefix = "step-";
+constexpr std::string_view kReplacedMark = ".replaced-";
+
+std::string range_text(int64_t begin, int64_t end) {
+  return "[" + std::to_string(begin) + ", " + std::to_string(end) + ")";
+}
+
+// N of "step-N"; nothing for other names.
+std::optional<int64_t> parse_step_name(std::string_view name) {
+  if (!name.starts_with(kStepPrefix)) return std::nullopt;
+  int64_t step = 0;
+  const char* const end = name.data() + name.size();
+  const auto [stop, error] = std::from_chars(name.data() + kStepPrefix.size(), end, step);
+  if (error != std::errc() || stop != end || step < 0) return std::nullopt;
+  return step;
+}
+
+std::string_view text_of(const MappedFile& file) {
+  return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
+}
+
+// The name of the folder that `latest` points at.
+Result<std::string> read_latest(const std::filesystem::path& root) {
+  const std::filesystem::path path = root / "latest";
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) return Error{path.string(), "missing", ""};
+  FIVEFOLD_ASSIGN(const MappedFile file, MappedFile::open(path));
+  std::string_view name = text_of(file);
+  if (name.ends_with('\n')) name.remove_suffix(1);
+  if (!parse_step_name(name)) return Error{path.string(), "does not name a checkpoint", ""};
+  return std::string(name);
+}
+
+// What is lost with a file, for the error that it is gone.
+std::string contents_of(const Manifest& manifest, const std::string& file) {
+  std::string first;
+  int64_t others = -1;
+  for (const auto& [key, tensor] : manifest.tensors) {
+    for (const Piece& piece : tensor.pieces) {
+      if (piece.file != file) continue;
+      if (++others == 0) first = key.text() + " " + range_text(piece.begin, piece.end);
+    }
+  }
+  if (others < 0) return "it holds no pieces";
+  return "it holds " + first + (others == 0 ? "" : " and " + std::to_string(others) + " other pieces");
+}
+
+}  // namespace
+
+std::vector<CheckpointFolder> list_checkpoints(const std::filesystem::path& root) {
+  std::vector<CheckpointFolder> folders;
+  std::error_code error;
+  for (std::filesystem::directory_iterator it(root, error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    if (const auto step = parse_step_name(std::string_view(name).substr(0, name.find(kReplacedMark))))
+      folders.push_back({*step, it->path()});
+  }
+  std::ranges::sort(folders, [](const CheckpointFolder& a, const CheckpointFolder& b) {
+    return a.step != b.step ? a.step > b.step : a.path < b.path;
+  });
+  return folders;
+}
+
+Result<CheckpointReader> CheckpointReader::open(const std::filesystem::path& path, Verify verify) {
+  std::error_code error;
+  if (!std::filesystem::is_directory(path, error)) return Error{path.string(), "no such folder", ""};
+  const std::string name = path.filename().string();
+  if (std::filesystem::exists(path / kManifestFile, error) || parse_step_name(name)) return open_folder(path, verify);
+
+  const std::vector<CheckpointFolder> folders = list_checkpoints(path);
+  if (folders.empty()) return Error{path.string(), "holds no checkpoint", ""};
+  const auto latest = read_latest(path);
+  std::string reason;
+  if (latest.ok()) {
+    auto reader = open_folder(path / *latest, verify);
+    if (reader.ok()) return reader;
+    reason = reader.error().message();
+  } else {
+    reason = latest.error().message();
+  }
+  std::string newest_damage;
+  for (const CheckpointFolder& folder : folders) {
+    auto reader = open_folder(folder.path, verify);
+    if (reader.ok()) {
+      reader->fallback_reason_ = reason + "; using " + folder.path.filename().string() + " instead";
+      return reader;
+    }
+    if (newest_damage.empty()) newest_damage = reader.error().message();
+  }
+  return Error{path.string(),
+               "no whole checkpoint among " + std::to_string(folders.size()) + "; the newest: " + newest_damage, ""};
+}
+
+Result<CheckpointReader> CheckpointReader::open_folder(const std::filesystem::path& folder, Verify verify) {
+  CheckpointReader reader;
+  reader.folder_ = folder;
+  const std::filesystem::path manifest_path = folder / kManifestFile;
+  FIVEFOLD_ASSIGN(const MappedFile file, MappedFile::open(manifest_path));
+  FIVEFOLD_ASSIGN(reader.manifest_, parse_manifest(text_of(file), manifest_path.string()));
+  FIVEFOLD_TRY(reader.map_files());
+  if (verify == Verify::kContents) FIVEFOLD_TRY(reader.verify_contents());
+  return reader;
+}
+
+Status CheckpointReader::map_files() {
+  for (const ShardFile& file : manifest_.files) {
+    const std::filesystem::path path = folder_ / file.name;
+    std::error_code error;
+    if (!std::filesystem::exists(path, error))
+      return Error{path.string(), "missing; " + contents_of(manifest_, file.name), ""};
+    FIVEFOLD_ASSIGN(MappedFile mapped, MappedFile::open(path));
+    const auto bytes = static_cast<int64_t>(mapped.bytes().size());
+    if (bytes != file.bytes)
+      return Error{path.string(),
+                   "has " + std::to_string(bytes) + " bytes, the manifest says " + std::to_string(file.bytes), ""};
+    if (hash_bytes(mapped.bytes().first(static_cast<size_t>(file.header_bytes))) != file.header_hash)
+      return Error{path.string(), "header does not match its hash", "the file is damaged"};
+    files_.emplace(file.name, std::move(mapped));
+  }
+  return Ok{};
+}
+
+Result<std::span<const std::byte>> CheckpointReader::verified_bytes(const StateKey& key, DType dtype,
+                                                                    const Piece& piece) {
+  const auto bytes = files_.at(piece.file)
+                         .bytes()
+                         .subspan(static_cast<size_t>(piece.file_begin),
+                                  static_cast<size_t>((piece.end - piece.begin) * dtype_bytes(dtype)));
+  if (!verified_.contains(&piece)) {
+    if (hash_bytes(bytes) != piece.hash)
+      return Error{(folder_ / piece.file).string() + " (" + key.text() + ")",
+                   "elements " + range_text(piece.begin, piece.end) + " do not match their hash",
+                   "the file is damaged"};
+    verified_.insert(&piece);
+  }
+  return bytes;
+}
+
+Status CheckpointReader::read(const StateKey& key, DType dtype, int64_t begin, int64_t end, std::span<std::byte> out) {
+  const std::string where = folder_.string() + " (" + key.text() + ")";
+  const auto found = manifest_.tensors.find(key);
+  if (found == manifest_.tensors.end()) {
+    std::vector<std::string> known;
+    for (const auto& [other, tensor] : manifest_.tensors) known.push_back(other.text());
+    return Error{where, "no such tensor", name_hint(key.text(), known)};
+  }
+  const StateTensor& tensor = found->second;
+  if (tensor.dtype != dtype)
+    return Error{where,
+                 "was saved as " + std::string(to_string(tensor.dtype)) + ", not " + std::string(to_string(dtype)), ""};
+  if (begin < 0 || begin > end || end > tensor.numel())
+    return Error{where, "elements " + range_text(begin, end) + " are not within its " + std::to_string(tensor.numel()),
+                 ""};
+  const int64_t element_bytes = dtype_bytes(dtype);
+  FIVEFOLD_CHECK(static_cast<int64_t>(out.size()) == (end - begin) * element_bytes, "buffer of another size");
+  auto piece = std::ranges::upper_bound(tensor.pieces, begin, {}, &Piece::end);
+  for (; piece != tensor.pieces.end() && piece->begin < end; ++piece) {
+    FIVEFOLD_ASSIGN(const auto bytes, verified_bytes(key, dtype, *piece));
+    const int64_t first = std::max(begin, piece->begin);
+    const int64_t last = std::min(end, piece->end);
+    std::memcpy(out.data() + (first - begin) * element_bytes, bytes.data() + (first - piece->begin) * element_bytes,
+                static_cast<size_t>((last - first) * element_bytes));
+  }
+  return Ok{};
+}
+
+Status CheckpointReader::verify_contents() {
+  for (const auto& [key, tensor] : manifest_.tensors)
+    for (const Piece& piece : tensor.pieces) FIVEFOLD_TRY(verified_bytes(key, tensor.dtype, piece));
+  return Ok{};
+}
+
+}  // namespace fivefold
