@@ -3,6 +3,7 @@
 // arguments to a communicator are FIVEFOLD_CHECKs.
 #pragma once
 
+#include <exception>
 #include <stdexcept>
 #include <string>
 
@@ -19,5 +20,8 @@ class Aborted : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
+
+// what() of an exception, for reports that outlive it. REQUIRES: not null.
+std::string error_text(const std::exception_ptr& error);
 
 }  // namespace fivefold

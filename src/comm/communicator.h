@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "comm/comm_counters.h"
+#include "comm/comm_error.h"
 #include "comm/flight_recorder.h"
 #include "spec/enums.h"
 
@@ -50,7 +51,9 @@ struct Buffer {
 // An ordered set of ranks that communicate. A light handle, made by Communicator::create_group, valid as long as it.
 class Group {
  public:
-  Group(GroupKind kind, int index, std::vector<int> members, int world_rank);
+  // `transport` is what the transport keeps for this group, for instance its own communicator.
+  // REQUIRES: distinct members, world_rank among them.
+  Group(GroupKind kind, int index, std::vector<int> members, int world_rank, std::shared_ptr<void> transport);
 
   GroupKind kind() const { return kind_; }
   int index() const { return index_; }  // which group of its kind: 1 in "tp[1]"
@@ -58,12 +61,14 @@ class Group {
   int rank() const { return rank_; }                             // this rank's position in the group
   const std::vector<int>& members() const { return *members_; }  // world ranks in group order
   std::string name() const;                                      // "tp[1]"
+  void* transport() const { return transport_.get(); }
 
  private:
   GroupKind kind_;
   int index_;
   int rank_;
   std::shared_ptr<const std::vector<int>> members_;
+  std::shared_ptr<void> transport_;
 };
 
 // State of one call, implemented by each transport.
@@ -98,7 +103,7 @@ class Work {
 };
 
 enum class Reduction : uint8_t { kSum, kMax };
-// What reduce_scatter does with its output: overwrite it, or add the reduced chunk to it.
+// What reduce_scatter does with its output: overwrite it, or combine it with the reduced chunk by the same reduction.
 enum class Output : uint8_t { kOverwrite, kAccumulate };
 // kSync: the call returns when it is complete and throws its error. kAsync: it returns at once; the rank's comm thread
 // executes it.
@@ -143,9 +148,9 @@ class Communicator {
   Work all_reduce(const Group& group, const Buffer& data, Reduction reduction, Purpose purpose,
                   const CallOptions& options = {});
 
-  // `input` is n equal chunks; `output` becomes the reduction of everybody's chunk number rank(), or has it added.
-  // `output` has the input's dtype, or fp32 for a bf16 or fp16 input (then nothing is rounded). It is either apart from
-  // `input` or exactly this rank's chunk of it; in the latter case the rest of `input` is left as it was.
+  // `input` is n equal chunks; `output` becomes the reduction of everybody's chunk number rank(), or is combined with
+  // it. `output` has the input's dtype, or fp32 for a bf16 or fp16 input (then nothing is rounded). It is either apart
+  // from `input` or exactly this rank's chunk of it; in the latter case the rest of `input` is left as it was.
   // REQUIRES: n * chunk = input count; dtype can be reduced. Bytes sent: (n-1) chunk bytes.
   Work reduce_scatter(const Group& group, const Buffer& input, const Buffer& output, Reduction reduction,
                       Purpose purpose, const CallOptions& options = {}, Output mode = Output::kOverwrite);
@@ -186,20 +191,23 @@ class Communicator {
   virtual void abort(const std::string& reason) = 0;
 
   // Calls, bytes and seconds of the completed calls of this rank, and its last calls.
-  const CommCounters& counters() const { return counters_; }
-  const FlightRecorder& flight_recorder() const { return recorder_; }
+  CommCounters& counters() { return *counters_; }
+  const FlightRecorder& flight_recorder() const { return *recorder_; }
 
  protected:
-  Communicator(int rank, int size, int recorded_calls);
+  // The transport shares both: they may outlive the communicator, for peers that still report about it.
+  Communicator(Group world, std::shared_ptr<CommCounters> counters, std::shared_ptr<FlightRecorder> recorder);
 
-  CommCounters counters_;
-  FlightRecorder recorder_;
+  const std::shared_ptr<CommCounters>& shared_counters() const { return counters_; }
+  FlightRecorder& recorder() { return *recorder_; }
 
  private:
   // Executes or enqueues a call whose arguments are consistent in themselves.
-  virtual Work submit(Call call, Mode mode) = 0;
+  virtual Work submit(Call call) = 0;
 
   Group world_;
+  std::shared_ptr<CommCounters> counters_;
+  std::shared_ptr<FlightRecorder> recorder_;
 };
 
 }  // namespace fivefold

@@ -36,14 +36,14 @@ class FlightRecorder {
   // Keeps the last `capacity` calls. REQUIRES: capacity > 0.
   explicit FlightRecorder(int capacity);
 
-  // Records a call as queued (state and times of `record` are set here) and returns its ticket.
-  int64_t add(CallRecord record);
-  // A ticket whose record has left the ring is ignored.
-  void set_state(int64_t ticket, CallState state);
+  // Records a call as queued and returns its ticket. State and times of `record` are set here and in update().
+  int64_t add(CallRecord& record);
+  // Notes that the call of `ticket` has gone on to `state`, even if its record has left the ring by now.
+  void update(int64_t ticket, CallRecord& record, CallState state);
 
   // Oldest first.
   std::vector<CallRecord> records() const;
-  // The call that is executing, or else the last one that ended. Nothing before the first call.
+  // The last call that started or ended: the one that is executing, if any. Nothing before the first call.
   std::optional<CallRecord> head() const;
   // A table with one line per call, for people.
   std::string to_string() const;
@@ -55,7 +55,6 @@ class FlightRecorder {
   std::vector<CallRecord> ring_;
   int64_t num_added_ = 0;
   std::optional<CallRecord> head_;
-  int64_t head_ticket_ = -1;
   int64_t start_ns_;
 };
 

@@ -41,8 +41,6 @@ struct LocalOptions {
   std::function<void(HookPoint, int rank, const CallRecord&)> hook{};
 };
 
-class LocalState;  // shared by the ranks; comm/local_state.h
-
 class LocalWorld {
  public:
   // One communicator per rank. Each keeps the shared state alive, so the returned objects may go to different threads

@@ -1,0 +1,124 @@
+// The collectives of `local`: each rank pulls what it needs straight from the others' buffers.
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "base/integer.h"
+#include "comm/comm_error.h"
+#include "comm/local_communicator.h"
+#include "comm/reduce.h"
+
+namespace fivefold {
+namespace {
+
+void copy(std::byte* to, const std::byte* from, int64_t bytes) {
+  if (bytes > 0 && to != from) std::memcpy(to, from, static_cast<size_t>(bytes));
+}
+
+std::byte* data(const Buffer& buffer) { return static_cast<std::byte*>(buffer.pointer); }
+
+// Reduces `count` elements, `offset_bytes` into everybody's input, to `out`.
+void reduce_from_all(const LocalMeeting& meeting, const Call& call, int64_t offset_bytes, int64_t count,
+                     std::byte* out) {
+  std::vector<const void*> sources;
+  for (int j = 0; j < meeting.size(); ++j) sources.push_back(meeting.of(j).input + offset_bytes);
+  reduce_in_order(sources, count, call.input.dtype, call.reduction, out, call.output.dtype, call.output_mode);
+}
+
+// Each rank reduces its chunk in place, where nobody else reads it; then all collect the chunks.
+void all_reduce(LocalMeeting& meeting, const Call& call) {
+  const int64_t element_bytes = dtype_bytes(call.input.dtype);
+  const int64_t count = call.input.count();
+  const int64_t chunk = div_ceil(count, meeting.size());
+  const auto begin = [&](int j) { return std::min(chunk * j, count); };
+  const int me = meeting.rank();
+  reduce_from_all(meeting, call, begin(me) * element_bytes, begin(me + 1) - begin(me),
+                  data(call.output) + begin(me) * element_bytes);
+  meeting.meet();
+  for (int j = 0; j < meeting.size(); ++j) {
+    const int64_t offset = begin(j) * element_bytes;
+    copy(data(call.output) + offset, meeting.of(j).output + offset, (begin(j + 1) - begin(j)) * element_bytes);
+  }
+}
+
+void reduce_scatter(LocalMeeting& meeting, const Call& call) {
+  const int64_t count = call.output.count();
+  reduce_from_all(meeting, call, meeting.rank() * count * dtype_bytes(call.input.dtype), count, data(call.output));
+}
+
+void all_gather(LocalMeeting& meeting, const Call& call) {
+  for (int j = 0; j < meeting.size(); ++j)
+    copy(data(call.output) + j * call.input.bytes, meeting.of(j).input, call.input.bytes);
+}
+
+void all_to_all(LocalMeeting& meeting, const Call& call) {
+  const int64_t chunk = div_exact(call.input.bytes, meeting.size());
+  for (int j = 0; j < meeting.size(); ++j)
+    copy(data(call.output) + j * chunk, meeting.of(j).input + meeting.rank() * chunk, chunk);
+}
+
+void ragged_all_to_all(LocalMeeting& meeting, const Call& call) {
+  const int64_t element_bytes = dtype_bytes(call.input.dtype);
+  const int me = meeting.rank();
+  std::byte* to = data(call.output);
+  for (int j = 0; j < meeting.size(); ++j) {
+    const std::vector<int64_t>& counts = *meeting.of(j).send_counts;
+    const int64_t skipped = std::accumulate(counts.begin(), counts.begin() + me, int64_t{0});
+    copy(to, meeting.of(j).input + skipped * element_bytes, counts[me] * element_bytes);
+    to += counts[me] * element_bytes;
+  }
+}
+
+// Everybody checks what it is to receive before anybody relies on it.
+void check_ragged(const LocalMeeting& meeting, const Call& call, LocalState& state) {
+  const std::vector<int>& members = call.group.members();
+  for (int j = 0; j < meeting.size(); ++j) {
+    const int64_t sent = (*meeting.of(j).send_counts)[meeting.rank()];
+    if (sent == call.recv_counts[j]) continue;
+    const std::string me = std::to_string(members[meeting.rank()]), peer = std::to_string(members[j]);
+    state.fail(members[meeting.rank()], "rank " + me + " expects " + std::to_string(call.recv_counts[j]) +
+                                            " elements from rank " + peer + " in " + call.records.front().name() +
+                                            ", but rank " + peer + " sends " + std::to_string(sent));
+  }
+}
+
+void move_data(LocalMeeting& meeting, const Call& call, LocalState& state) {
+  switch (call.kind) {
+    case CollectiveKind::kAllReduce:
+      return all_reduce(meeting, call);
+    case CollectiveKind::kReduceScatter:
+      return reduce_scatter(meeting, call);
+    case CollectiveKind::kAllGather:
+      return all_gather(meeting, call);
+    case CollectiveKind::kAllToAll:
+      if (call.send_counts.empty()) return all_to_all(meeting, call);
+      check_ragged(meeting, call, state);
+      return ragged_all_to_all(meeting, call);
+    case CollectiveKind::kBroadcast:
+      return copy(data(call.output), meeting.of(call.root).input, call.input.bytes);
+    case CollectiveKind::kBarrier:
+    case CollectiveKind::kSend:
+    case CollectiveKind::kRecv:
+      break;
+  }
+  FIVEFOLD_CHECK(false, "no data to move");
+}
+
+}  // namespace
+
+void LocalCommunicator::execute_collective(const Call& call) {
+  LocalMeeting meeting(*state_, *static_cast<LocalGroup*>(call.group.transport()), call);
+  try {
+    meeting.enter();
+    if (call.kind == CollectiveKind::kBarrier) return;
+    run_hook(HookPoint::kBeforeData, call.records.front());
+    move_data(meeting, call, *state_);
+    meeting.meet();
+  } catch (...) {
+    state_->abort(rank(), error_text(std::current_exception()));
+    meeting.leave_early();
+    throw;
+  }
+}
+
+}  // namespace fivefold

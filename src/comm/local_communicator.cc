@@ -1,0 +1,106 @@
+#include "comm/local_communicator.h"
+
+#include <chrono>
+#include <numeric>
+
+#include "comm/comm_error.h"
+
+namespace fivefold {
+namespace {
+
+LocalGroup& local(const Group& group) { return *static_cast<LocalGroup*>(group.transport()); }
+
+}  // namespace
+
+LocalCommunicator::LocalCommunicator(std::shared_ptr<LocalState> state, Group world)
+    : Communicator(world, std::make_shared<CommCounters>(), state->recorder(world.rank())),
+      state_(std::move(state)),
+      queue_(std::make_unique<CallQueue>([this](Call& call) { accept(call); }, [this](Call& call) { execute(call); })) {
+}
+
+LocalCommunicator::~LocalCommunicator() {
+  queue_.reset();
+  state_->end(rank());
+}
+
+std::vector<std::unique_ptr<Communicator>> LocalCommunicator::create_all(const std::shared_ptr<LocalState>& state) {
+  std::vector<int> members(static_cast<size_t>(state->size()));
+  std::iota(members.begin(), members.end(), 0);
+  std::vector<std::unique_ptr<Communicator>> communicators;
+  for (const int rank : members) {
+    Group world(GroupKind::kWorld, 0, members, rank, state->group(GroupKind::kWorld, 0, members, rank));
+    communicators.push_back(std::make_unique<LocalCommunicator>(state, std::move(world)));
+  }
+  return communicators;
+}
+
+Group LocalCommunicator::create_group(GroupKind kind, int index, const std::vector<int>& members) {
+  for (const int member : members) FIVEFOLD_CHECK(member >= 0 && member < size());
+  return Group(kind, index, members, rank(), state_->group(kind, index, members, rank()));
+}
+
+Work LocalCommunicator::submit(Call call) {
+  FIVEFOLD_CHECK(call.group.members()[static_cast<size_t>(call.group.rank())] == rank(), "another rank's group");
+  const auto on_host = [](const Buffer& buffer) { return buffer.device.kind == DeviceKind::kCpu; };
+  FIVEFOLD_CHECK(on_host(call.input) && on_host(call.output));
+  for (const PeerTransfer& transfer : call.transfers) FIVEFOLD_CHECK(on_host(transfer.buffer));
+  FIVEFOLD_CHECK(call.options.stream.handle == nullptr, "a host transport knows only the null stream");
+  return queue_->submit(std::move(call));
+}
+
+void LocalCommunicator::accept(Call& call) {
+  LocalGroup::Member& line = local(call.group).lines[call.group.rank()];
+  CallRecord record{.kind = call.kind,
+                    .group_kind = call.group.kind(),
+                    .group_index = call.group.index(),
+                    .bytes = call.input.bytes,
+                    .dtype = call.input.dtype,
+                    .purpose = call.purpose};
+  if (call.transfers.empty()) {
+    record.sequence = line.next_collective++;
+    call.records.push_back(record);
+  }
+  for (const PeerTransfer& transfer : call.transfers) {
+    record.kind = transfer.kind;
+    record.peer = call.group.members()[static_cast<size_t>(transfer.peer)];
+    record.bytes = transfer.buffer.bytes;
+    record.dtype = transfer.buffer.dtype;
+    auto& next = transfer.kind == CollectiveKind::kSend ? line.next_send : line.next_recv;
+    record.sequence = next[static_cast<size_t>(transfer.peer)]++;
+    call.records.push_back(record);
+  }
+  for (CallRecord& r : call.records) call.tickets.push_back(recorder().add(r));
+}
+
+void LocalCommunicator::update_records(Call& call, CallState state) {
+  for (size_t i = 0; i < call.records.size(); ++i) recorder().update(call.tickets[i], call.records[i], state);
+}
+
+void LocalCommunicator::run_hook(HookPoint point, const CallRecord& record) const {
+  if (state_->options().hook) state_->options().hook(point, rank(), record);
+}
+
+void LocalCommunicator::execute(Call& call) {
+  const auto start = std::chrono::steady_clock::now();
+  update_records(call, CallState::kExecuting);
+  try {
+    state_->throw_if_aborted(rank());
+    for (const CallRecord& record : call.records) run_hook(HookPoint::kBeforeEntry, record);
+    call.transfers.empty() ? execute_collective(call) : execute_exchange(call);
+  } catch (...) {
+    state_->abort(rank(), error_text(std::current_exception()));
+    update_records(call, CallState::kFailed);
+    throw;
+  }
+  update_records(call, CallState::kDone);
+  for (const CallRecord& record : call.records) {
+    int64_t bytes = 0;
+    if (call.transfers.empty()) bytes = collective_bytes_sent(call);
+    if (record.kind == CollectiveKind::kSend) bytes = record.bytes;
+    counters().add(record.kind, record.group_kind, record.purpose, bytes);
+  }
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  counters().add_time(call.kind, seconds.count());
+}
+
+}  // namespace fivefold

@@ -1,0 +1,168 @@
+// Sends and receives of `local`. A send is posted to the channel of its pair of ranks; the receiver takes it from
+// there, copies the bytes out of the sender's buffer or its staging, and reports back.
+#include <algorithm>
+#include <cstring>
+
+#include "comm/comm_error.h"
+#include "comm/local_communicator.h"
+
+namespace fivefold {
+
+// One batch while it executes.
+class LocalCommunicator::Exchange {
+ public:
+  Exchange(LocalCommunicator& self, const Call& call)
+      : self_(self), state_(*self.state_), group_(*static_cast<LocalGroup*>(call.group.transport())), call_(call) {}
+
+  void run() {
+    for (size_t i = 0; i < call_.transfers.size(); ++i) {
+      if (call_.transfers[i].kind == CollectiveKind::kSend) {
+        post(i);
+      } else {
+        receives_.push_back(i);
+      }
+    }
+    while (!receives_.empty()) {
+      state_.wait(self_.rank(), [this] { return missing_send(); });
+      receive_what_is_there();
+    }
+    state_.wait(self_.rank(), [this] { return missing_receive(); });
+  }
+
+  // For a rank that got an exception, after the world was aborted: returns once no peer uses this rank's buffers.
+  void retract();
+
+ private:
+  Channel& outgoing(size_t i) { return group_.channel(call_.group.rank(), call_.transfers[i].peer); }
+  Channel& incoming(size_t i) { return group_.channel(call_.transfers[i].peer, call_.group.rank()); }
+
+  void post(size_t i);
+  void receive_what_is_there();
+  void receive(size_t i);
+  Missing missing_send();
+  Missing missing_receive();
+
+  LocalCommunicator& self_;
+  LocalState& state_;
+  LocalGroup& group_;
+  const Call& call_;
+  std::vector<size_t> receives_;  // transfers that are to come, in program order
+  struct Sent {
+    size_t transfer;
+    std::shared_ptr<PostedSend> post;
+  };
+  std::vector<Sent> sends_;  // those that use this rank's buffers
+};
+
+void LocalCommunicator::Exchange::post(size_t i) {
+  const Buffer& buffer = call_.transfers[i].buffer;
+  const auto sent = std::make_shared<PostedSend>();
+  sent->record = call_.records[i];
+  sent->data = static_cast<const std::byte*>(buffer.pointer);
+  if (state_.options().send_mode == SendMode::kBuffered) {
+    std::shared_ptr<CommCounters> counters = self_.shared_counters();
+    const int64_t bytes = buffer.bytes;
+    std::byte* const staging = new std::byte[static_cast<size_t>(bytes)];
+    counters->add_staging(bytes);
+    sent->staging = std::shared_ptr<std::byte[]>(staging, [counters, bytes](std::byte* memory) {
+      delete[] memory;
+      counters->add_staging(-bytes);
+    });
+    if (bytes > 0) std::memcpy(staging, buffer.pointer, static_cast<size_t>(bytes));
+    sent->data = staging;
+  } else {
+    sends_.push_back({i, sent});
+  }
+  Channel& channel = outgoing(i);
+  {
+    const std::lock_guard lock(channel.mutex);
+    channel.posted.push_back(sent);
+    channel.num_posted.fetch_add(1);
+  }
+  state_.ring(call_.records[i].peer);
+}
+
+Missing LocalCommunicator::Exchange::missing_send() {
+  for (const size_t i : receives_)
+    if (incoming(i).num_posted.load() > 0) return {};
+  return {call_.records[receives_.front()].peer, &call_.records[receives_.front()]};
+}
+
+Missing LocalCommunicator::Exchange::missing_receive() {
+  for (const Sent& sent : sends_)
+    if (!sent.post->done.load()) return {call_.records[sent.transfer].peer, &call_.records[sent.transfer]};
+  return {};
+}
+
+void LocalCommunicator::Exchange::receive_what_is_there() {
+  std::vector<size_t> pending;
+  for (const size_t i : receives_) {
+    // A peer's next send belongs to the first receive from it.
+    const bool in_turn = std::none_of(pending.begin(), pending.end(),
+                                      [&](size_t j) { return call_.transfers[j].peer == call_.transfers[i].peer; });
+    if (in_turn && incoming(i).num_posted.load() > 0) {
+      receive(i);
+    } else {
+      pending.push_back(i);
+    }
+  }
+  receives_ = std::move(pending);
+}
+
+void LocalCommunicator::Exchange::receive(size_t i) {
+  self_.run_hook(HookPoint::kBeforeData, call_.records[i]);
+  const Buffer& buffer = call_.transfers[i].buffer;
+  const CallRecord& mine = call_.records[i];
+  Channel& channel = incoming(i);
+  std::shared_ptr<PostedSend> sent;
+  bool matches = false;
+  {
+    const std::lock_guard lock(channel.mutex);
+    if (channel.posted.empty()) state_.throw_if_aborted(self_.rank());  // an aborted sender has taken it back
+    FIVEFOLD_CHECK(!channel.posted.empty());
+    sent = channel.posted.front();
+    matches = sent->record.bytes == mine.bytes && sent->record.dtype == mine.dtype;
+    if (matches) {
+      channel.posted.pop_front();
+      channel.num_posted.fetch_sub(1);
+    }
+  }
+  if (!matches) {
+    const auto size = [](const CallRecord& record) {
+      return " (" + std::to_string(record.bytes) + " bytes of " + std::string(to_string(record.dtype)) + ")";
+    };
+    state_.fail(self_.rank(), "rank " + std::to_string(self_.rank()) + " entered " + mine.name() + size(mine) +
+                                  ", but rank " + std::to_string(mine.peer) + " entered " + sent->record.name() +
+                                  size(sent->record));
+  }
+  if (buffer.bytes > 0) std::memcpy(buffer.pointer, sent->data, static_cast<size_t>(buffer.bytes));
+  sent->staging.reset();
+  sent->done.store(true);
+  state_.ring(mine.peer);
+}
+
+void LocalCommunicator::Exchange::retract() {
+  for (const Sent& sent : sends_) {
+    Channel& channel = outgoing(sent.transfer);
+    const std::lock_guard lock(channel.mutex);
+    const auto posted = std::find(channel.posted.begin(), channel.posted.end(), sent.post);
+    if (posted == channel.posted.end()) continue;
+    channel.posted.erase(posted);
+    channel.num_posted.fetch_sub(1);
+    sent.post->done.store(true);
+  }
+  state_.wait_through_abort(self_.rank(), [this] { return missing_receive(); });
+}
+
+void LocalCommunicator::execute_exchange(const Call& call) {
+  Exchange exchange(*this, call);
+  try {
+    exchange.run();
+  } catch (...) {
+    state_->abort(rank(), error_text(std::current_exception()));
+    exchange.retract();
+    throw;
+  }
+}
+
+}  // namespace fivefold
