@@ -47,21 +47,22 @@ template <typename Element>
 void attention_forward(const AttentionLayout& layout, const Element* qkv, Element* o, float* lse,
                        std::span<std::byte> scratch);
 
-// Writes (does not add to) the gradient of all of qkv, given o and lse of the forward and the gradient d_o of o. Key and
-// value gradients are summed over the query heads of their group.
-// REQUIRES: scratch is 64-byte aligned and holds attention_backward_scratch_bytes(layout.shape(), threads) bytes.
+// Writes (does not add to) the gradient of all of qkv, given o and lse of the forward and the gradient d_o of o. Key
+// and value gradients are summed over the query heads of their group. REQUIRES: scratch is 64-byte aligned and holds
+// attention_backward_scratch_bytes(layout.shape(), threads) bytes.
 template <typename Element>
 void attention_backward(const AttentionLayout& layout, const Element* qkv, const Element* o, const float* lse,
                         const Element* d_o, Element* d_qkv, std::span<std::byte> scratch);
 
 extern template void attention_forward<float>(const AttentionLayout&, const float*, float*, float*,
                                               std::span<std::byte>);
-extern template void attention_forward<kernels::BFloat16>(const AttentionLayout&, const kernels::BFloat16*, kernels::BFloat16*,
-                                                      float*, std::span<std::byte>);
+extern template void attention_forward<kernels::BFloat16>(const AttentionLayout&, const kernels::BFloat16*,
+                                                          kernels::BFloat16*, float*, std::span<std::byte>);
 extern template void attention_backward<float>(const AttentionLayout&, const float*, const float*, const float*,
                                                const float*, float*, std::span<std::byte>);
 extern template void attention_backward<kernels::BFloat16>(const AttentionLayout&, const kernels::BFloat16*,
-                                                       const kernels::BFloat16*, const float*, const kernels::BFloat16*,
-                                                       kernels::BFloat16*, std::span<std::byte>);
+                                                           const kernels::BFloat16*, const float*,
+                                                           const kernels::BFloat16*, kernels::BFloat16*,
+                                                           std::span<std::byte>);
 
 }  // namespace fivefold::ops

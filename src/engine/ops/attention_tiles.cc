@@ -6,26 +6,21 @@
 #include <type_traits>
 
 #include "kernels/attention_scratch.h"
+#include "kernels/clones.h"
 
-// Each function below is compiled for AVX-512, AVX2 and the portable baseline. Their bodies are always inlined templates,
-// because only free functions are cloned. Sanitizers run before the loader could choose a clone.
-#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define FIVEFOLD_CLONED __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define FIVEFOLD_CLONED
-#endif
-#define FIVEFOLD_INLINED [[gnu::always_inline]] inline
-
+// Each function below is cloned for several instruction sets. Their bodies are always inlined, or they would stay at
+// the baseline.
 namespace fivefold::ops::tiles {
 namespace {
 
 using kernels::from_float;
 using kernels::to_float;
 
-// 2^x for x <= 0 (a little above is fine): 1 at 0, exactly 0 up to -127. The polynomial is the minimax one of degree 5
-// for 2^f, |f| <= 1/2, with its constant term set to 1: relative error below 2e-7 with rounding.
-FIVEFOLD_INLINED float exp2_of(float x) {
-  constexpr float kRoundToInteger = 12582912.0f;  // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
+// 2^x for x <= 0 (a little above is fine): 1 at 0, exactly 0 up to -127: half the work of the general exp_f32. The
+// polynomial is the minimax one of degree 5 for 2^f, |f| <= 1/2, with its constant term set to 1: relative error below
+// 2e-7 with rounding.
+FIVEFOLD_INLINE float exp2_of(float x) {
+  constexpr float kRoundToInteger = 12582912.0f;    // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
   const float clamped = -127.0f > x ? -127.0f : x;  // this order lets NaN through
   const float shifted = clamped + kRoundToInteger;
   const float f = clamped - (shifted - kRoundToInteger);
@@ -39,10 +34,10 @@ FIVEFOLD_INLINED float exp2_of(float x) {
   return std::bit_cast<float>(std::bit_cast<uint32_t>(y) + (std::bit_cast<uint32_t>(shifted) << 23));
 }
 
-// A tile element of an fp32 value. For bf16 this is from_float without its care for NaN: those that arise here come from
-// bf16 inputs or from arithmetic, and so have no bits in the half that is rounded away.
+// A tile element of an fp32 value. For bf16 this is from_float without its care for NaN: those that arise here come
+// from bf16 inputs or from arithmetic, and so have no bits in the half that is rounded away.
 template <typename Operand>
-FIVEFOLD_INLINED Operand operand_of(float value) {
+FIVEFOLD_INLINE Operand operand_of(float value) {
   if constexpr (std::is_same_v<Operand, float>) {
     return value;
   } else {
@@ -52,8 +47,8 @@ FIVEFOLD_INLINED Operand operand_of(float value) {
 }
 
 template <typename Source, typename Operand>
-FIVEFOLD_INLINED void stage(const Source* source, int64_t stride, int64_t rows, int64_t columns, Operand* tile,
-                            int64_t padded_rows, int64_t width) {
+FIVEFOLD_INLINE void stage(const Source* source, int64_t stride, int64_t rows, int64_t columns, Operand* tile,
+                           int64_t padded_rows, int64_t width) {
   for (int64_t r = 0; r < rows; ++r) {
     const Source* in = source + r * stride;
     Operand* out = tile + r * width;
@@ -72,8 +67,8 @@ FIVEFOLD_INLINED void stage(const Source* source, int64_t stride, int64_t rows, 
 typedef uint32_t Words __attribute__((vector_size(32)));
 
 // Transposes [rows, columns] 32-bit words in blocks of 8 by 8.
-FIVEFOLD_INLINED void transpose_words(const void* source, int64_t source_ld, int64_t rows, int64_t columns,
-                                      void* destination, int64_t destination_ld) {
+FIVEFOLD_INLINE void transpose_words(const void* source, int64_t source_ld, int64_t rows, int64_t columns,
+                                     void* destination, int64_t destination_ld) {
   const char* in = static_cast<const char*>(source);
   char* out = static_cast<char*>(destination);
   for (int64_t r = 0; r < rows; r += 8) {
@@ -100,8 +95,8 @@ FIVEFOLD_INLINED void transpose_words(const void* source, int64_t source_ld, int
 }
 
 template <typename Operand>
-FIVEFOLD_INLINED void softmax_rows(const SoftmaxStrip& strip, float* all_scores, Operand* probabilities,
-                                   float* row_max, float* row_sum, float* output) {
+FIVEFOLD_INLINE void softmax_rows(const SoftmaxStrip& strip, float* all_scores, Operand* probabilities, float* row_max,
+                                  float* row_sum, float* output) {
   const int64_t keys = strip.keys;
   const float scale = strip.scale_log2;
   for (int64_t r = 0; r < kAttentionBlock; ++r) {
@@ -135,8 +130,8 @@ FIVEFOLD_INLINED void softmax_rows(const SoftmaxStrip& strip, float* all_scores,
 
 // One key's row over the 64 queries.
 template <typename Operand>
-FIVEFOLD_INLINED void gradient_row(const GradientStrip& strip, int64_t key, const float* scores, const float* d_p,
-                                   const float* lse_log2, const float* row_dot, Operand* p, Operand* d_scores) {
+FIVEFOLD_INLINE void gradient_row(const GradientStrip& strip, int64_t key, const float* scores, const float* d_p,
+                                  const float* lse_log2, const float* row_dot, Operand* p, Operand* d_scores) {
 #pragma omp simd
   for (int64_t c = 0; c < kAttentionBlock; ++c) {
     const float probability = exp2_of(scores[c] * strip.scale_log2 - lse_log2[c]);
@@ -148,7 +143,7 @@ FIVEFOLD_INLINED void gradient_row(const GradientStrip& strip, int64_t key, cons
 }
 
 // Word c = (low[c], high[c]).
-FIVEFOLD_INLINED void interleave(const BFloat16* low, const BFloat16* high, int64_t count, BFloat16* pairs) {
+FIVEFOLD_INLINE void interleave(const BFloat16* low, const BFloat16* high, int64_t count, BFloat16* pairs) {
 #pragma omp simd
   for (int64_t c = 0; c < count; ++c) {
     const uint32_t word = low[c].bits | static_cast<uint32_t>(high[c].bits) << 16;
@@ -157,8 +152,8 @@ FIVEFOLD_INLINED void interleave(const BFloat16* low, const BFloat16* high, int6
 }
 
 template <typename Element>
-FIVEFOLD_INLINED void dots(const Element* a, const Element* b, int64_t stride, int64_t rows, int64_t columns,
-                           float* row_dot) {
+FIVEFOLD_INLINE void dots(const Element* a, const Element* b, int64_t stride, int64_t rows, int64_t columns,
+                          float* row_dot) {
   for (int64_t r = 0; r < rows; ++r) {
     float sum = 0.0f;
 #pragma omp simd reduction(+ : sum)
@@ -168,25 +163,26 @@ FIVEFOLD_INLINED void dots(const Element* a, const Element* b, int64_t stride, i
 }
 
 template <typename Element>
-FIVEFOLD_INLINED void write(const float* tile, int64_t width, const float* row_factor, int64_t rows, int64_t columns,
-                            Element* out, int64_t stride) {
+FIVEFOLD_INLINE void write(const float* tile, int64_t width, const float* row_factor, int64_t rows, int64_t columns,
+                           Element* out, int64_t stride) {
   for (int64_t r = 0; r < rows; ++r) {
 #pragma omp simd
-    for (int64_t c = 0; c < columns; ++c) out[r * stride + c] = from_float<Element>(tile[r * width + c] * row_factor[r]);
+    for (int64_t c = 0; c < columns; ++c)
+      out[r * stride + c] = from_float<Element>(tile[r * width + c] * row_factor[r]);
   }
 }
 
 }  // namespace
 
-FIVEFOLD_CLONED void stage_rows(const float* source, int64_t stride, int64_t rows, int64_t columns, float* tile,
+FIVEFOLD_CLONES void stage_rows(const float* source, int64_t stride, int64_t rows, int64_t columns, float* tile,
                                 int64_t padded_rows, int64_t width) {
   stage(source, stride, rows, columns, tile, padded_rows, width);
 }
-FIVEFOLD_CLONED void stage_rows(const BFloat16* source, int64_t stride, int64_t rows, int64_t columns, float* tile,
+FIVEFOLD_CLONES void stage_rows(const BFloat16* source, int64_t stride, int64_t rows, int64_t columns, float* tile,
                                 int64_t padded_rows, int64_t width) {
   stage(source, stride, rows, columns, tile, padded_rows, width);
 }
-FIVEFOLD_CLONED void stage_rows(const BFloat16* source, int64_t stride, int64_t rows, int64_t columns, BFloat16* tile,
+FIVEFOLD_CLONES void stage_rows(const BFloat16* source, int64_t stride, int64_t rows, int64_t columns, BFloat16* tile,
                                 int64_t padded_rows, int64_t width) {
   stage(source, stride, rows, columns, tile, padded_rows, width);
 }
@@ -194,25 +190,25 @@ FIVEFOLD_CLONED void stage_rows(const BFloat16* source, int64_t stride, int64_t 
 void pack_right(const float* tile, int64_t rows, int64_t width, float* packed) {
   std::memcpy(packed, tile, sizeof(float) * rows * width);
 }
-FIVEFOLD_CLONED void pack_right(const BFloat16* tile, int64_t rows, int64_t width, BFloat16* packed) {
+FIVEFOLD_CLONES void pack_right(const BFloat16* tile, int64_t rows, int64_t width, BFloat16* packed) {
   for (int64_t r = 0; r < rows; r += 2) {
     interleave(tile + r * width, tile + (r + 1) * width, width, packed + r * width);
   }
 }
 
-FIVEFOLD_CLONED void pack_right_transposed(const float* tile, int64_t rows, int64_t width, float* packed, int64_t ld) {
+FIVEFOLD_CLONES void pack_right_transposed(const float* tile, int64_t rows, int64_t width, float* packed, int64_t ld) {
   transpose_words(tile, width, rows, width, packed, ld);
 }
-FIVEFOLD_CLONED void pack_right_transposed(const BFloat16* tile, int64_t rows, int64_t width, BFloat16* packed,
+FIVEFOLD_CLONES void pack_right_transposed(const BFloat16* tile, int64_t rows, int64_t width, BFloat16* packed,
                                            int64_t ld) {
   transpose_words(tile, width / 2, rows, width / 2, packed, ld);
 }
 
-FIVEFOLD_CLONED void transpose_left(const float* tile, int64_t rows, int64_t width, float* /*passing*/,
+FIVEFOLD_CLONES void transpose_left(const float* tile, int64_t rows, int64_t width, float* /*passing*/,
                                     float* transposed, int64_t ld) {
   transpose_words(tile, width, rows, width, transposed, ld);
 }
-FIVEFOLD_CLONED void transpose_left(const BFloat16* tile, int64_t rows, int64_t width, BFloat16* passing,
+FIVEFOLD_CLONES void transpose_left(const BFloat16* tile, int64_t rows, int64_t width, BFloat16* passing,
                                     BFloat16* transposed, int64_t ld) {
   transpose_words(tile, width / 2, rows, width / 2, passing, rows);
   for (int64_t c = 0; c < width; c += 2) {
@@ -229,16 +225,16 @@ FIVEFOLD_CLONED void transpose_left(const BFloat16* tile, int64_t rows, int64_t 
   }
 }
 
-FIVEFOLD_CLONED void softmax_strip(const SoftmaxStrip& strip, float* scores, float* probabilities, float* row_max,
+FIVEFOLD_CLONES void softmax_strip(const SoftmaxStrip& strip, float* scores, float* probabilities, float* row_max,
                                    float* row_sum, float* output) {
   softmax_rows(strip, scores, probabilities, row_max, row_sum, output);
 }
-FIVEFOLD_CLONED void softmax_strip(const SoftmaxStrip& strip, float* scores, BFloat16* probabilities, float* row_max,
+FIVEFOLD_CLONES void softmax_strip(const SoftmaxStrip& strip, float* scores, BFloat16* probabilities, float* row_max,
                                    float* row_sum, float* output) {
   softmax_rows(strip, scores, probabilities, row_max, row_sum, output);
 }
 
-FIVEFOLD_CLONED void softmax_gradient(const GradientStrip& strip, float* scores, float* d_p, const float* lse_log2,
+FIVEFOLD_CLONES void softmax_gradient(const GradientStrip& strip, float* scores, float* d_p, const float* lse_log2,
                                       const float* row_dot) {
   for (int64_t r = 0; r < strip.keys; ++r) {
     float* s = scores + r * kAttentionBlock;
@@ -246,7 +242,7 @@ FIVEFOLD_CLONED void softmax_gradient(const GradientStrip& strip, float* scores,
     gradient_row(strip, r, s, d, lse_log2, row_dot, s, d);
   }
 }
-FIVEFOLD_CLONED void softmax_gradient(const GradientStrip& strip, const float* scores, const float* d_p,
+FIVEFOLD_CLONES void softmax_gradient(const GradientStrip& strip, const float* scores, const float* d_p,
                                       const float* lse_log2, const float* row_dot, BFloat16* p, BFloat16* d_scores,
                                       BFloat16* d_scores_right) {
   for (int64_t r = 0; r < strip.keys; r += 2) {
@@ -258,20 +254,20 @@ FIVEFOLD_CLONED void softmax_gradient(const GradientStrip& strip, const float* s
   }
 }
 
-FIVEFOLD_CLONED void row_dots(const float* a, const float* b, int64_t stride, int64_t rows, int64_t columns,
+FIVEFOLD_CLONES void row_dots(const float* a, const float* b, int64_t stride, int64_t rows, int64_t columns,
                               float* row_dot) {
   dots(a, b, stride, rows, columns, row_dot);
 }
-FIVEFOLD_CLONED void row_dots(const BFloat16* a, const BFloat16* b, int64_t stride, int64_t rows, int64_t columns,
+FIVEFOLD_CLONES void row_dots(const BFloat16* a, const BFloat16* b, int64_t stride, int64_t rows, int64_t columns,
                               float* row_dot) {
   dots(a, b, stride, rows, columns, row_dot);
 }
 
-FIVEFOLD_CLONED void write_rows(const float* tile, int64_t width, const float* row_factor, int64_t rows,
+FIVEFOLD_CLONES void write_rows(const float* tile, int64_t width, const float* row_factor, int64_t rows,
                                 int64_t columns, float* out, int64_t stride) {
   write(tile, width, row_factor, rows, columns, out, stride);
 }
-FIVEFOLD_CLONED void write_rows(const float* tile, int64_t width, const float* row_factor, int64_t rows,
+FIVEFOLD_CLONES void write_rows(const float* tile, int64_t width, const float* row_factor, int64_t rows,
                                 int64_t columns, BFloat16* out, int64_t stride) {
   write(tile, width, row_factor, rows, columns, out, stride);
 }

@@ -1,10 +1,10 @@
-// The loops of CPU attention that are not matrix products: copying rows into padded tiles, laying tiles out as the right
-// operand of a product, softmax over score tiles, and writing tiles back. Free functions over raw pointers, compiled for
-// several instruction sets and chosen at load time.
+// The loops of CPU attention that are not matrix products: copying rows into padded tiles, laying tiles out as the
+// right operand of a product, softmax over score tiles, and writing tiles back. Free functions over raw pointers,
+// compiled for several instruction sets and chosen at load time.
 //
-// A tile holds `operand` elements: float, or bf16 where the processor multiplies it. The right operand of a bf16 product
-// is stored as pairs: word [k/2][n] holds elements (k, n) and (k + 1, n). An fp32 right operand is plain rows. So the
-// transpose of bf16 rows as a right operand is the transpose of their 32-bit words.
+// A tile holds `operand` elements: float, or bf16 where the processor multiplies it. The right operand of a bf16
+// product is stored as pairs: word [k/2][n] holds elements (k, n) and (k + 1, n). An fp32 right operand is plain rows.
+// So the transpose of bf16 rows as a right operand is the transpose of their 32-bit words.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ using kernels::BFloat16;
 // Copies `rows` rows of `columns` elements into a contiguous [padded_rows, width] tile and fills the rest with zeros.
 void stage_rows(const float* source, int64_t stride, int64_t rows, int64_t columns, float* tile, int64_t padded_rows,
                 int64_t width);
-void stage_rows(const BFloat16* source, int64_t stride, int64_t rows, int64_t columns, float* tile,
-                int64_t padded_rows, int64_t width);
+void stage_rows(const BFloat16* source, int64_t stride, int64_t rows, int64_t columns, float* tile, int64_t padded_rows,
+                int64_t width);
 void stage_rows(const BFloat16* source, int64_t stride, int64_t rows, int64_t columns, BFloat16* tile,
                 int64_t padded_rows, int64_t width);
 
@@ -33,16 +33,16 @@ void pack_right(const BFloat16* tile, int64_t rows, int64_t width, BFloat16* pac
 void pack_right_transposed(const float* tile, int64_t rows, int64_t width, float* packed, int64_t ld);
 void pack_right_transposed(const BFloat16* tile, int64_t rows, int64_t width, BFloat16* packed, int64_t ld);
 
-// Writes the transpose of the tile as plain rows [width, rows] with leading dimension `ld`: a left operand. `passing` is
-// as large as the tile.
+// Writes the transpose of the tile as plain rows [width, rows] with leading dimension `ld`: a left operand. `passing`
+// is as large as the tile.
 void transpose_left(const float* tile, int64_t rows, int64_t width, float* passing, float* transposed, int64_t ld);
 void transpose_left(const BFloat16* tile, int64_t rows, int64_t width, BFloat16* passing, BFloat16* transposed,
                     int64_t ld);
 
 // One strip of online softmax on 64 rows of scores [64, ld], of which `keys` columns are in use. Row r sees the columns
-// below first_row_keys + r. Replaces scores by probabilities relative to the running maximum, brings `row_max` (in units
-// of scaled base-2 exponents), `row_sum` and the rows of `output` [64, width] up to date with it.
-// The float form works in place: `probabilities` is `scores`.
+// below first_row_keys + r. Replaces scores by probabilities relative to the running maximum, brings `row_max` (in
+// units of scaled base-2 exponents), `row_sum` and the rows of `output` [64, width] up to date with it. The float form
+// works in place: `probabilities` is `scores`.
 struct SoftmaxStrip {
   int64_t keys = 0;
   int64_t ld = 0;
@@ -76,7 +76,7 @@ void row_dots(const BFloat16* a, const BFloat16* b, int64_t stride, int64_t rows
 // Writes rows of the fp32 tile [rows, width], each times its factor, as elements.
 void write_rows(const float* tile, int64_t width, const float* row_factor, int64_t rows, int64_t columns, float* out,
                 int64_t stride);
-void write_rows(const float* tile, int64_t width, const float* row_factor, int64_t rows, int64_t columns,
-                BFloat16* out, int64_t stride);
+void write_rows(const float* tile, int64_t width, const float* row_factor, int64_t rows, int64_t columns, BFloat16* out,
+                int64_t stride);
 
 }  // namespace fivefold::ops::tiles
