@@ -18,8 +18,8 @@ enum class NormKind : uint8_t { kRms, kLayer };
 struct NormSpec {
   NormKind kind = NormKind::kRms;
   double eps = 1e-6;
-  bool bias = false;              // LayerNorm bias
-  bool weight_plus_one = false;   // Gemma: y = x_hat * (1 + weight)
+  bool bias = false;             // LayerNorm bias
+  bool weight_plus_one = false;  // Gemma: y = x_hat * (1 + weight)
 
   bool operator==(const NormSpec&) const = default;
 };
@@ -29,16 +29,16 @@ enum class RopeScaling : uint8_t { kNone, kLinear, kDynamic, kLlama3, kYarn };
 // Rotary position embedding. Tables are made by spec/rope.h.
 struct RopeSpec {
   double theta = 10000.0;
-  int64_t rotary_dim = 0;         // dims of a head that rotate (<= head_dim), pairs are (i, i + rotary_dim / 2)
-  bool interleaved = false;       // pairs are neighbours on disk (DeepSeek)
+  int64_t rotary_dim = 0;    // dims of a head that rotate (<= head_dim), pairs are (i, i + rotary_dim / 2)
+  bool interleaved = false;  // pairs are neighbours on disk (DeepSeek)
   RopeScaling scaling = RopeScaling::kNone;
   double factor = 1.0;
   int64_t original_max_positions = 0;  // trained length; for kDynamic the config's max_position_embeddings
-  double low_freq_factor = 1.0, high_freq_factor = 4.0;                  // kLlama3
-  double beta_fast = 32.0, beta_slow = 1.0;                              // kYarn
-  double attention_factor = 0.0;                                         // kYarn: 0 means derived from factor
-  double mscale = 0.0, mscale_all_dim = 0.0;                             // kYarn, DeepSeek
-  bool truncate = true;                                                  // kYarn: round the ramp's ends
+  double low_freq_factor = 1.0, high_freq_factor = 4.0;  // kLlama3
+  double beta_fast = 32.0, beta_slow = 1.0;              // kYarn
+  double attention_factor = 0.0;                         // kYarn: 0 means derived from factor
+  double mscale = 0.0, mscale_all_dim = 0.0;             // kYarn, DeepSeek
+  bool truncate = true;                                  // kYarn: round the ramp's ends
 
   bool operator==(const RopeSpec&) const = default;
 };
@@ -53,15 +53,15 @@ enum class MixerKind : uint8_t {
 
 struct MixerSpec {
   MixerKind kind = MixerKind::kAttention;
-  int64_t num_heads = 0;      // a
-  int64_t num_kv_heads = 0;   // k
-  int64_t head_dim = 0;       // d
+  int64_t num_heads = 0;     // a
+  int64_t num_kv_heads = 0;  // k
+  int64_t head_dim = 0;      // d
   bool qkv_bias = false, out_bias = false;
-  bool qk_norm = false;       // RMSNorm of each head of q and k, weight [head_dim], before RoPE
-  bool output_gate = false;   // attention output times sigmoid gate from a doubled q projection (Qwen3-Next)
-  bool sinks = false;         // one learned logit per head (gpt-oss)
-  int64_t window = 0;         // sliding window in tokens; 0: full causal
-  double softmax_scale = 0.0; // factor of the scores; 0: 1 / sqrt(head size)
+  bool qk_norm = false;        // RMSNorm of each head of q and k, weight [head_dim], before RoPE
+  bool output_gate = false;    // attention output times sigmoid gate from a doubled q projection (Qwen3-Next)
+  bool sinks = false;          // one learned logit per head (gpt-oss)
+  int64_t window = 0;          // sliding window in tokens; 0: full causal
+  double softmax_scale = 0.0;  // factor of the scores; 0: 1 / sqrt(head size)
   bool has_rope = true;
   RopeSpec rope;
   // MLA
@@ -82,13 +82,13 @@ enum class RouterKind : uint8_t { kSoftmaxTopK, kTopKSoftmax, kSigmoid };
 struct MlpSpec {
   MlpKind kind = MlpKind::kGated;
   Activation activation = Activation::kSilu;
-  int64_t ffn = 0;                 // f of a dense MLP
+  int64_t ffn = 0;  // f of a dense MLP
   bool bias = false;
   // kMoe
   int64_t num_experts = 0, experts_per_token = 0, expert_ffn = 0;
   bool expert_gated = true, expert_bias = false;
-  int64_t shared_ffn = 0;          // total width of the shared experts
-  bool shared_gate = false;        // shared expert scaled by a sigmoid gate, weight [1, h]
+  int64_t shared_ffn = 0;    // total width of the shared experts
+  bool shared_gate = false;  // shared expert scaled by a sigmoid gate, weight [1, h]
   RouterKind router = RouterKind::kSoftmaxTopK;
   bool normalize_weights = true, router_bias = false, router_correction_bias = false;
   double routed_scaling = 1.0;
@@ -98,26 +98,26 @@ struct MlpSpec {
 };
 
 struct LayerSpec {
-  NormSpec norm;                  // kind of every norm of the layer
+  NormSpec norm;  // kind of every norm of the layer
   MixerSpec mixer;
   MlpSpec mlp;
-  bool pre_norm = true;           // norms before mixer and MLP
-  bool post_norm = false;         // norms after mixer and MLP, before the residual add (Gemma 2/3)
-  bool single_norm = false;       // one norm and one sublayer (hybrids where mixer and MLP are separate layers)
+  bool pre_norm = true;      // norms before mixer and MLP
+  bool post_norm = false;    // norms after mixer and MLP, before the residual add (Gemma 2/3)
+  bool single_norm = false;  // one norm and one sublayer (hybrids where mixer and MLP are separate layers)
 
   bool operator==(const LayerSpec&) const = default;
 };
 
 struct ModelSpec {
-  std::string name;               // as the user calls it
-  std::string architecture;       // `architectures[0]` of config.json, for writing it back; never decided on
-  int64_t hidden = 0;             // h
-  int64_t vocab = 0;              // V as on disk
+  std::string name;          // as the user calls it
+  std::string architecture;  // `architectures[0]` of config.json, for writing it back; never decided on
+  int64_t hidden = 0;        // h
+  int64_t vocab = 0;         // V as on disk
   int64_t max_positions = 0;
-  bool learned_positions = false; // GPT-2: an embedding row per position
+  bool learned_positions = false;  // GPT-2: an embedding row per position
   bool tied_embeddings = false;
   bool embedding_bias_head = false;  // head has a bias
-  double embedding_scale = 1.0;   // Gemma: sqrt(h)
+  double embedding_scale = 1.0;      // Gemma: sqrt(h)
   double logit_softcap = 0.0;
   NormSpec final_norm;
   std::vector<LayerSpec> layers;
