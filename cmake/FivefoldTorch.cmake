@@ -1,7 +1,7 @@
 # Finds the pinned Torch wheel and gives the engine its two build helpers:
 #
 #   fivefold::torch                 headers and CPU libraries of the wheel, for src/engine and its tests only
-#   fivefold_engine_pch(target)  makes a target an engine target: Torch, -fopenmp, the shared precompiled header
+#   fivefold_engine_pch(target)     makes a target an engine target: Torch, -fopenmp, the shared precompiled header
 #
 # The wheel's own CMake package is not used: it asks for the CUDA toolkit when the wheel is a CUDA build, links protobuf
 # into everything and warns about libraries that a wheel never carries. The engine needs an include path and two
@@ -62,4 +62,7 @@ function(fivefold_engine_pch target)
     target_compile_options(${target} PRIVATE -fPIC)
   endif()
   target_precompile_headers(${target} REUSE_FROM fivefold_aten_pch)
+  if(TARGET ${target}_headers)
+    target_precompile_headers(${target}_headers REUSE_FROM fivefold_aten_pch)
+  endif()
 endfunction()
