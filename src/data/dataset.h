@@ -69,8 +69,7 @@ class Dataset {
   Packing packing_;
   int32_t eos_;
   int64_t num_samples_ = 0;
-  std::vector<int64_t> document_;      // the documents that are not empty
-  std::vector<int64_t> stream_start_;  // per entry of document_, its first token in the stream; and the stream's length
+  std::vector<int64_t> stream_start_;  // per document, its first token in the stream; and the stream's length
 };
 
 struct DatasetOptions {

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <functional>
 #include <string_view>
+#include <vector>
 
 #include "base/result.h"
 #include "data/tokenizer.h"
@@ -17,10 +18,12 @@ enum class TextFormat : uint8_t {
   kJsonl,       // one JSON object per line, the document is the string under "text"
 };
 
-// Calls `each` for every document in order. `path` is a file, or a folder whose regular files are read in byte order of
-// their names. Documents without a character are left out; an empty line of JSONL too. CR before LF is kept in
-// documents. Errors: cannot be read; folder without files; JSONL (where: file:line): not JSON, not an object, no
-// "text", not a string.
+// The file itself, or the regular files of a folder in byte order of their names. Errors: folder without files.
+Result<std::vector<std::filesystem::path>> list_text_files(const std::filesystem::path& path);
+
+// Calls `each` for every document of list_text_files(path), in order. Documents without a character are left out, and
+// so are empty lines of JSONL. Errors: cannot be read; a document above 1 GiB; JSONL (where: file:line): not JSON in
+// UTF-8, not an object, no "text", not a string.
 Status for_each_document(const std::filesystem::path& path, TextFormat format,
                          const std::function<void(std::string_view)>& each);
 

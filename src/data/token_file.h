@@ -3,10 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/result.h"
@@ -43,17 +44,17 @@ class TokenFile {
  public:
   // `path`: the pair's common name, or either file. Ids are checked against `vocab_size` when they are read.
   // Errors: a file that cannot be read; index too short, bad magic, version or type; counts beyond the file; negative
-  // lengths; pointers negative, unaligned or beyond .bin; document index not rising from 0 to the number of sequences.
+  // lengths; pointers negative, unaligned or beyond .bin; document index not rising from 0 to the number of sequences;
+  // a .bin of another size than the lengths add up to; vocab_size < 1.
   static Result<TokenFile> open(const std::filesystem::path& path, int64_t vocab_size);
 
   const std::filesystem::path& path() const { return bin_path_; }
   TokenType type() const { return type_; }
-  int64_t num_documents() const { return static_cast<int64_t>(document_start_.size()) - 1; }
-  int64_t num_tokens() const { return document_start_.back(); }
-  // Position of document d's first token when all documents are laid end to end; d = num_documents() gives
-  // num_tokens().
-  int64_t document_start(int64_t document) const { return document_start_[static_cast<size_t>(document)]; }
-  int64_t document_length(int64_t document) const { return document_start(document + 1) - document_start(document); }
+  int64_t vocab_size() const { return vocab_size_; }
+  int64_t num_documents() const { return num_documents_; }
+  int64_t num_tokens() const { return num_tokens_; }
+  // REQUIRES: 0 <= document < num_documents().
+  int64_t document_length(int64_t document) const;
 
   // Copies out.size() tokens of the document from `offset` on. REQUIRES: offset + out.size() <= document_length.
   // Errors: an id outside [0, vocab_size), with document and offset.
@@ -64,16 +65,22 @@ class TokenFile {
 
  private:
   TokenFile() = default;
-  Status read_sequence(int64_t sequence, int64_t first, std::span<int32_t> out) const;
+  Status parse_index();
+  Status check_sequences();
+  int32_t length(int64_t sequence) const;
+  int64_t pointer(int64_t sequence) const;
+  int64_t first_sequence(int64_t document) const;
+  Status convert(int64_t document, int64_t offset, std::span<const std::byte> bytes, std::span<int32_t> out) const;
+  Error index_error(std::string problem, std::string hint = "") const;
 
-  std::filesystem::path bin_path_;
+  std::filesystem::path bin_path_, index_path_;
   MappedFile index_, tokens_;
   TokenType type_ = TokenType::kInt32;
-  int64_t vocab_size_ = 0;
-  std::span<const int32_t> lengths_;     // per sequence, tokens
-  std::span<const std::byte> pointers_;  // per sequence, int64 byte offset into .bin (may be unaligned in the file)
-  std::vector<int64_t> first_sequence_;  // per document, and one past the last
-  std::vector<int64_t> document_start_;  // per document, and one past the last
+  int64_t vocab_size_ = 0, num_sequences_ = 0, num_documents_ = 0, num_tokens_ = 0;
+  // Views into the index. Bytes, because nothing in the file is aligned.
+  std::span<const std::byte> lengths_;    // int32 per sequence
+  std::span<const std::byte> pointers_;   // int64 per sequence: byte offset into .bin
+  std::span<const std::byte> documents_;  // int64 per document and one more: its first sequence
 };
 
 // Streaming writer. The pair appears under its name only in finish(): .bin first, .idx last, each renamed from a
@@ -96,7 +103,7 @@ class TokenFileWriter {
  private:
   std::filesystem::path bin_path_, index_path_, bin_temporary_, index_temporary_;
   TokenType type_;
-  std::ofstream bin_;
+  std::unique_ptr<std::FILE, int (*)(std::FILE*)> bin_;
   std::vector<int32_t> lengths_;
   std::vector<std::byte> staging_;
   int64_t num_tokens_ = 0;
