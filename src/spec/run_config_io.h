@@ -14,9 +14,9 @@ namespace fivefold {
 
 // Where a configuration comes from, weakest first; what none of them sets keeps its default.
 struct ConfigSources {
-  std::filesystem::path file;      // TOML; empty: none
-  std::vector<std::string> set;    // "KEY=VALUE" as given to --set
-  std::vector<std::string> flags;  // "KEY=VALUE" that other flags of the command stand for
+  std::filesystem::path file = {};      // TOML; empty: none
+  std::vector<std::string> set = {};    // "KEY=VALUE" as given to --set
+  std::vector<std::string> flags = {};  // "KEY=VALUE" that other flags of the command stand for
 };
 
 struct LoadedConfig {

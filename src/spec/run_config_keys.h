@@ -62,8 +62,12 @@ std::span<const ConfigSection> config_sections();
 // Nothing when there is no such key.
 const ConfigKey* find_config_key(std::string_view path);
 
-// What the key takes, for hints and the reference: "an integer from 0 to 3", "one of none, full, selective".
+// What the key takes, for errors and the reference: "an integer from 0 to 3", "one of none, full, selective".
 std::string expected_value(const ConfigKey& key);
+// Text as a TOML string, in double quotes.
+std::string toml_string(std::string_view text);
+// The setting as TOML.
+std::string setting_text(const FieldRef& field);
 // Names a precision key takes beside "auto".
 std::span<const DType> precision_dtypes();
 // "did you mean parallel.tp?": the same name in the one other section that has it, else the nearest of the section,

@@ -40,17 +40,24 @@ int64_t parse_count(std::string_view text) {
   return -1;
 }
 
-// Stores a TOML value in the field of a key. False: the value is not what the key takes; the hint may then be replaced
-// by a better one than expected_value().
+// Stores a TOML value in the field of a key. False: the value is not what the key takes, and the hint, which comes in
+// as the default, may have become a nearer valid value.
 struct Assign {
   const toml::node& node;
   const Range& range;
   std::string& hint;
 
+  // Whether a number is in range; if not, the nearest one that is becomes the hint.
+  bool in_range(double x) const {
+    if (range.contains(x)) return true;
+    if (x <= range.min && !range.open_min) hint = fmt::format("use {}", range.min);
+    if (x >= range.max && !range.open_max) hint = fmt::format("use {:.17g}", range.max);
+    return false;
+  }
   template <typename Int>
   bool integer(Int* field) const {
     const auto* value = node.as_integer();
-    if (!value || !range.contains(static_cast<double>(value->get()))) return false;
+    if (!value || !in_range(static_cast<double>(value->get()))) return false;
     if (value->get() > std::numeric_limits<Int>::max()) return false;
     *field = static_cast<Int>(value->get());
     return true;
@@ -58,7 +65,7 @@ struct Assign {
   bool number(const toml::node& from, double* field) const {
     if (!from.is_number()) return false;
     const double value = *from.value<double>();
-    if (!std::isfinite(value) || !range.contains(value)) return false;
+    if (!std::isfinite(value) || !in_range(value)) return false;
     *field = value;
     return true;
   }
@@ -72,6 +79,7 @@ struct Assign {
   bool operator()(int64_t* field) const { return integer(field); }
   bool operator()(double* field) const { return number(node, field); }
   bool operator()(std::string* field) const {
+    hint = "write it in quotes";
     if (!node.is_string()) return false;
     *field = node.as_string()->get();
     return true;
@@ -117,14 +125,18 @@ struct Assign {
       return true;
     }
     if (const auto near = nearest_name(text, {field.names.begin(), field.names.end()}))
-      hint = "did you mean " + *near + "? " + hint;
+      hint = fmt::format("did you mean {}?", *near);
     return false;
   }
   bool operator()(const SizeRef& field) const {
     if (node.is_string()) {
       const Result<int64_t> bytes = parse_bytes(node.as_string()->get());
-      if (bytes.ok()) *field.bytes = *bytes;
-      return bytes.ok();
+      if (!bytes.ok()) {
+        hint = bytes.error().hint;
+        return false;
+      }
+      *field.bytes = *bytes;
+      return true;
     }
     return integer(field.bytes);
   }
@@ -138,16 +150,20 @@ struct Assign {
   }
 };
 
+std::string default_hint(const ConfigKey& key) {
+  RunConfig defaults;
+  return "default: " + setting_text(key.field(defaults));
+}
+
 using KeySet = std::set<const ConfigKey*>;
 
 void assign(const ConfigKey& key, const toml::node& node, const std::string& where, LoadedConfig& out,
             KeySet& assigned) {
-  const std::string expected = expected_value(key);
-  std::string hint = "use " + expected;
+  std::string hint = default_hint(key);
   if (std::visit(Assign{node, key.range, hint}, key.field(out.config)))
     assigned.insert(&key);
   else
-    out.errors.push_back({where, fmt::format("{} is not {}", describe(node), expected), hint});
+    out.errors.push_back({where, fmt::format("{} is not {}", describe(node), expected_value(key)), hint});
 }
 
 void apply_table(const toml::table& root, const std::string& where, LoadedConfig& out, KeySet& assigned) {
@@ -213,18 +229,6 @@ void apply_file(const std::filesystem::path& path, LoadedConfig& out, KeySet& as
     apply_text(text.view(), path.string(), out, assigned);
 }
 
-std::string quoted_text(std::string_view text) {
-  std::string toml = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') toml += '\\';
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f)
-      toml += fmt::format("\\u{:04X}", static_cast<unsigned>(c));
-    else
-      toml += c;
-  }
-  return toml + "\"";
-}
-
 // The value of a setting as TOML, by the type of its key: text needs no quotes and lists no brackets.
 std::string as_toml(const FieldRef& field, std::string_view text) {
   const auto list = [](std::string_view items, bool quote) {
@@ -234,7 +238,7 @@ std::string as_toml(const FieldRef& field, std::string_view text) {
     for (std::string& element : elements) {
       const size_t begin = element.find_first_not_of(' '), end = element.find_last_not_of(' ');
       element = begin == std::string::npos ? "" : element.substr(begin, end - begin + 1);
-      if (quote && !element.starts_with('"') && !element.starts_with('\'')) element = quoted_text(element);
+      if (quote && !element.starts_with('"') && !element.starts_with('\'')) element = toml_string(element);
     }
     return fmt::format("[{}]", join(elements, ", "));
   };
@@ -245,7 +249,7 @@ std::string as_toml(const FieldRef& field, std::string_view text) {
                        std::holds_alternative<CountRef>(field);
   const bool has_quotes =
       text.size() >= 2 && (text.front() == '"' || text.front() == '\'') && text.back() == text.front();
-  return is_text && !has_quotes ? quoted_text(text) : std::string(text);
+  return is_text && !has_quotes ? toml_string(text) : std::string(text);
 }
 
 void apply_setting(const std::string& setting, const std::string& origin, LoadedConfig& out, KeySet& assigned) {
@@ -266,8 +270,7 @@ void apply_setting(const std::string& setting, const std::string& origin, Loaded
   if (parsed.ok() && parsed->size() == 1) {
     assign(*key, *parsed->get("value"), where, out, assigned);
   } else {
-    const std::string expected = expected_value(*key);
-    out.errors.push_back({where, fmt::format("\"{}\" is not {}", text, expected), "use " + expected});
+    out.errors.push_back({where, fmt::format("\"{}\" is not {}", text, expected_value(*key)), default_hint(*key)});
   }
 }
 

@@ -1,7 +1,4 @@
 #include <fmt/format.h>
-#include <toml++/toml.h>
-
-#include <sstream>
 
 #include "base/text.h"
 #include "spec/run_config_io.h"
@@ -10,11 +7,10 @@
 namespace fivefold {
 namespace {
 
-template <typename Value>
-std::string toml_text(const Value& value) {
-  std::ostringstream text;
-  text << value;
-  return text.str();
+// The shortest text that reads back to the same number, and as a float.
+std::string toml_float(double x) {
+  const std::string text = fmt::format("{}", x);
+  return text.find_first_of(".e") == std::string::npos ? text + ".0" : text;
 }
 
 // A setting as TOML.
@@ -22,15 +18,15 @@ struct Write {
   std::string operator()(const bool* x) const { return *x ? "true" : "false"; }
   std::string operator()(const int* x) const { return std::to_string(*x); }
   std::string operator()(const int64_t* x) const { return std::to_string(*x); }
-  std::string operator()(const double* x) const { return toml_text(toml::value<double>(*x)); }
-  std::string operator()(const std::string* x) const { return toml_text(toml::value<std::string>(*x)); }
+  std::string operator()(const double* x) const { return toml_float(*x); }
+  std::string operator()(const std::string* x) const { return toml_string(*x); }
   std::string operator()(const StringList* list) const {
     std::vector<std::string> elements;
-    for (const std::string& element : *list) elements.push_back((*this)(&element));
+    for (const std::string& element : *list) elements.push_back(toml_string(element));
     return fmt::format("[{}]", join(elements, ", "));
   }
   std::string operator()(const NumberPair* x) const {
-    return fmt::format("[{}, {}]", (*this)(&(*x)[0]), (*this)(&(*x)[1]));
+    return fmt::format("[{}, {}]", toml_float((*x)[0]), toml_float((*x)[1]));
   }
   std::string operator()(const OptionalDType* x) const {
     return fmt::format("\"{}\"", *x ? to_string(**x) : std::string_view("auto"));
@@ -41,18 +37,30 @@ struct Write {
 };
 
 constexpr std::string_view kReferenceHead =
-    "# The configuration file\n"
-    "\n"
-    "One TOML file serves `fivefold plan`, `train` and `export`. A key that the file leaves out has its default. "
-    "`--set SECTION.KEY=VALUE` overrides the file, and the other flags of a command override `--set`; text needs no "
-    "quotes "
-    "there and lists no brackets (`--set optimizer.betas=0.9,0.99`). Unknown keys are errors. `run.steps` and "
-    "`run.tokens`, "
-    "and `model.name` and `model.config`, answer the same question: the stronger source's counts. Paths are relative "
-    "to the "
-    "current folder.\n";
+    R"(# The configuration file
+
+One TOML file serves `fivefold plan`, `train` and `export`. A key that the file leaves out has its default.
+`--set SECTION.KEY=VALUE` overrides the file, and the other flags of a command override `--set`; there, text needs no
+quotes and a list no brackets: `--set optimizer.betas=0.9,0.99`. Unknown keys are errors. `run.steps` and `run.tokens`
+answer one question in two ways, and so do `model.name` and `model.config`: the stronger source's key counts. Paths are
+relative to the current folder. This page is made from the table of keys that the reader uses.
+)";
 
 }  // namespace
+
+std::string toml_string(std::string_view text) {
+  std::string toml = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') toml += '\\';
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f)
+      toml += fmt::format("\\u{:04X}", static_cast<unsigned>(c));
+    else
+      toml += c;
+  }
+  return toml + "\"";
+}
+
+std::string setting_text(const FieldRef& field) { return std::visit(Write{}, field); }
 
 std::string to_toml(const RunConfig& config) {
   RunConfig copy = config;  // the table of keys hands out mutable fields
@@ -60,7 +68,7 @@ std::string to_toml(const RunConfig& config) {
   for (const ConfigSection& section : config_sections()) {
     text += fmt::format("{}[{}]\n", text.empty() ? "" : "\n", section.name);
     for (const ConfigKey& key : config_keys())
-      if (key.section == section.name) text += fmt::format("{} = {}\n", key.name, std::visit(Write{}, key.field(copy)));
+      if (key.section == section.name) text += fmt::format("{} = {}\n", key.name, setting_text(key.field(copy)));
   }
   return text;
 }
@@ -74,7 +82,7 @@ std::string config_reference() {
     for (const ConfigKey& key : config_keys()) {
       if (key.section != section.name) continue;
       text += fmt::format("| `{}` | {} | `{}` | {} |\n", key.name, expected_value(key),
-                          std::visit(Write{}, key.field(defaults)), key.doc);
+                          setting_text(key.field(defaults)), key.doc);
     }
   }
   return text;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "spec/run_config_resolve.h"
 #include "spec/validate.h"
 
 namespace fivefold {
@@ -52,7 +53,7 @@ std::string_view missing_operation(const LayerSpec& layer) {
 
 void check_model(const ModelSpec& model, const RunConfig& config, std::vector<Error>& errors) {
   const auto refuse = [&](std::string_view what, std::string_view where) {
-    errors.push_back({"model", fmt::format("{} are planned but not run: {}", what, where), std::string(kDenseHint)});
+    errors.push_back({"model", fmt::format("the engine does not run {} ({})", what, where), std::string(kDenseHint)});
   };
   if (model.logit_softcap != 0) refuse("capped logits", "head");
   if (model.embedding_scale != 1.0) refuse("scaled embeddings", "embedding");
@@ -72,8 +73,8 @@ void check_model(const ModelSpec& model, const RunConfig& config, std::vector<Er
   }
   if (narrowest > 0 && narrowest < config.batch.sequence)
     errors.push_back({"batch.sequence",
-                      fmt::format("attention inside a window of {} is planned but not run, {} tokens are longer",
-                                  narrowest, config.batch.sequence),
+                      fmt::format("the engine does not run {} tokens under an attention window of {}",
+                                  config.batch.sequence, narrowest),
                       fmt::format("use sequence = {}", narrowest)});
 }
 
@@ -83,17 +84,29 @@ void check_layout(const RunConfig& config, std::vector<Error>& errors) {
                                                  {"cp", parallel.cp}, {"ep", parallel.ep}, {"etp", parallel.etp}};
   for (const auto& [name, degree] : degrees)
     if (degree > 1)
-      errors.push_back({fmt::format("parallel.{}", name), fmt::format("{} is planned but not run", degree),
+      errors.push_back({fmt::format("parallel.{}", name), fmt::format("the engine does not run {} = {}", name, degree),
                         fmt::format("use {} = 1: data parallelism with zero = 0 to 3 runs", name)});
-  if (parallel.sp) errors.push_back({"parallel.sp", "sequence parallelism is planned but not run", "use sp = false"});
+  if (parallel.sp) errors.push_back({"parallel.sp", "the engine does not run sequence parallelism", "use sp = false"});
   if (parallel.dp > kMaxLocalRanks)
     errors.push_back({"parallel.dp", fmt::format("{} ranks are too many threads for one process", parallel.dp),
                       fmt::format("use dp = {} or fewer", kMaxLocalRanks)});
 }
 
+// The engine reduces the gradients it has; a copy in another type for the wire is only planned.
+void check_reduce(const ModelSpec& model, const RunConfig& config, std::vector<Error>& errors) {
+  RunConfig automatic = config;
+  automatic.precision.reduce.reset();
+  const Result<ResolvedConfig> resolved = resolve(automatic, model);
+  if (!config.precision.reduce || !resolved.ok() || resolved->reduce == *config.precision.reduce) return;
+  errors.push_back({"precision.reduce",
+                    fmt::format("the engine does not run {} on the wire for gradients in {}",
+                                to_string(*config.precision.reduce), to_string(resolved->reduce)),
+                    "use reduce = auto"});
+}
+
 void check_settings(const RunConfig& config, std::vector<Error>& errors) {
   const auto refuse = [&](std::string_view key, std::string_view value, std::string_view hint) {
-    errors.push_back({std::string(key), fmt::format("{} is planned but not run", value), fmt::format("use {}", hint)});
+    errors.push_back({std::string(key), fmt::format("the engine does not run {}", value), fmt::format("use {}", hint)});
   };
   const PrecisionConfig& precision = config.precision;
   if (config.method.kind != MethodKind::kFull) refuse("method.kind", to_string(config.method.kind), "kind = full");
@@ -106,7 +119,7 @@ void check_settings(const RunConfig& config, std::vector<Error>& errors) {
   if (config.recompute.kind == RecomputeKind::kSelective) refuse("recompute.kind", "selective", "kind = full or none");
   if (config.comm.backend != CommBackend::kLocal)
     refuse("comm.backend", to_string(config.comm.backend), "backend = local");
-  if (!config.comm.simulate.empty()) refuse("comm.simulate", config.comm.simulate, "simulate = \"\"");
+  if (!config.comm.simulate.empty()) refuse("comm.simulate", "simulated links", "simulate = \"\"");
   if (config.checkpoint.asynchronous) refuse("checkpoint.asynchronous", "an asynchronous save", "asynchronous = false");
 }
 
@@ -117,6 +130,7 @@ std::vector<Error> validate_engine(const ModelSpec& model, const RunConfig& conf
   check_model(model, config, errors);
   check_layout(config, errors);
   check_settings(config, errors);
+  check_reduce(model, config, errors);
   return errors;
 }
 
