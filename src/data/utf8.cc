@@ -55,8 +55,10 @@ size_t previous_character(std::string_view text, size_t at) {
 bool is_white_space(char32_t code_point) { return u_isUWhiteSpace(static_cast<UChar32>(code_point)) != 0; }
 
 bool is_word_character(char32_t code_point) {
-  constexpr uint32_t kWord = U_GC_L_MASK | U_GC_M_MASK | U_GC_ND_MASK | U_GC_PC_MASK;
-  return (U_GET_GC_MASK(static_cast<UChar32>(code_point)) & kWord) != 0;
+  constexpr uint32_t kMarksDigitsConnectors = U_GC_M_MASK | U_GC_ND_MASK | U_GC_PC_MASK;
+  const auto c = static_cast<UChar32>(code_point);
+  return (U_GET_GC_MASK(c) & kMarksDigitsConnectors) != 0 || u_hasBinaryProperty(c, UCHAR_ALPHABETIC) != 0 ||
+         u_hasBinaryProperty(c, UCHAR_JOIN_CONTROL) != 0;
 }
 
 void append_utf8(std::string& out, char32_t code_point) {

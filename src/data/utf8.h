@@ -24,7 +24,7 @@ size_t previous_character(std::string_view text, size_t at);
 
 // The Unicode property White_Space.
 bool is_white_space(char32_t code_point);
-// Letters, marks, decimal digits and connector punctuation: what \w matches.
+// \w of Unicode Technical Standard 18, annex C: Alphabetic, marks, decimal digits, connector punctuation, joiners.
 bool is_word_character(char32_t code_point);
 
 void append_utf8(std::string& out, char32_t code_point);
