@@ -43,7 +43,7 @@ struct Buffer {
   void* pointer = nullptr;
   int64_t bytes = 0;
   DType dtype = DType::kFloat32;
-  Device device;
+  Device device{};
 
   int64_t count() const;  // elements. REQUIRES: the dtype's size divides bytes.
 };
@@ -121,8 +121,8 @@ struct CallOptions {
 // One part of a batch: a send or a receive.
 struct PeerTransfer {
   CollectiveKind kind;  // kSend or kRecv
-  Buffer buffer;
-  int peer;  // position in the group
+  Buffer buffer{};
+  int peer = 0;  // position in the group
 };
 
 struct Call;  // comm/call.h: one validated call, for transports

@@ -13,8 +13,8 @@ namespace {
 using comm_test::buffer_of;
 using comm_test::random_delays;
 
-constexpr LocalOptions kShort{.timeout_s = 30};
-constexpr CallOptions kAsync{.mode = Mode::kAsync};
+const LocalOptions kShort{.timeout_s = 30};
+const CallOptions kAsync{.mode = Mode::kAsync};
 
 TEST(LocalAsync, ReturnsBeforePeersCome) {
   std::atomic<bool> released{false};

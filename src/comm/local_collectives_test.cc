@@ -15,7 +15,7 @@ using comm_test::element;
 using comm_test::Fp16;
 using comm_test::value_of;
 
-constexpr LocalOptions kShort{.timeout_s = 30};
+const LocalOptions kShort{.timeout_s = 30};
 constexpr int kSizes[] = {1, 2, 3, 4, 8};
 
 // Small integers and halves: sums over 8 ranks are exact in every dtype but the 8 significant bits of bf16, where they
