@@ -150,7 +150,7 @@ Result<ModelSpec> parse_object(const nlohmann::json& config, const std::string& 
   if (!family) return reader.error();
   reject_quantised(reader);
   ModelSpec model;
-  model.name = name_from_path(reader.text_or("_name_or_path", ""));
+  model.name = std::filesystem::path(reader.text_or("_name_or_path", "")).filename().string();
   if (model.name.empty()) model.name = name_from_path(where);
   model.stored_dtype = read_dtype(reader);
   family->parse(reader, model);

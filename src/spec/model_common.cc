@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/text.h"
 #include "spec/model_family.h"
@@ -73,7 +74,13 @@ void write_attention(const MixerSpec& mixer, nlohmann::ordered_json& config) {
   config["num_attention_heads"] = mixer.num_heads;
   config["num_key_value_heads"] = mixer.num_kv_heads;
   config["head_dim"] = mixer.head_dim;
-  if (mixer.has_rope) write_rope(mixer.rope, config);
+  if (!mixer.has_rope) return;
+  write_rope(mixer.rope, config);
+  if (mixer.rope.rotary_dim == mixer.head_dim) return;
+  // Readers cut head_dim x factor to a whole number: the quotient must not round below it.
+  const auto head_dim = static_cast<double>(mixer.head_dim), rotary_dim = static_cast<double>(mixer.rope.rotary_dim);
+  const double factor = rotary_dim / head_dim;
+  config["partial_rotary_factor"] = head_dim * factor < rotary_dim ? std::nextafter(factor, 1.0) : factor;
 }
 
 Activation read_activation(ModelReader& reader, const std::string& key, const std::string& fallback) {

@@ -67,9 +67,8 @@ void write_qwen3_next(const ModelSpec& model, Json& config) {
       config["linear_value_head_dim"] = layer.mixer.linear_value_dim;
       config["linear_conv_kernel_dim"] = layer.mixer.conv_kernel;
     } else {
+      config["partial_rotary_factor"] = 1.0;  // the family's default is a quarter
       write_attention(layer.mixer, config);
-      config["partial_rotary_factor"] =
-          static_cast<double>(layer.mixer.rope.rotary_dim) / static_cast<double>(layer.mixer.head_dim);
       config["attention_bias"] = layer.mixer.qkv_bias;
     }
   }
