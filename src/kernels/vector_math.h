@@ -38,7 +38,7 @@ FIVEFOLD_INLINE float exp_f32(float x) {
 FIVEFOLD_INLINE float sigmoid_f32(float x) { return 1.0f / (1.0f + exp_f32(-x)); }
 
 struct NormalCdf {
-  float cdf;      // P(N(0, 1) <= x), absolute error below 2e-7
+  float cdf;      // P(N(0, 1) <= x), absolute error below 3e-7
   float density;  // exp(-x^2 / 2) / sqrt(2 pi)
 };
 // With t = |x| / sqrt 2: P(N <= -|x|) = erfc(t) / 2 = exp(-t^2) s poly(s) / 2, s = 1 / (1 + 0.35 t); the fit of
