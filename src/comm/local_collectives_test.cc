@@ -231,6 +231,7 @@ TEST(LocalCollectives, GroupsAreNamedAndShared) {
 }
 
 TEST(LocalCollectivesDeathTest, WrongArgumentsAreBugs) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto communicators = LocalWorld::create(1);
   Communicator& comm = *communicators[0];
   std::vector<float> x(4), y(3);

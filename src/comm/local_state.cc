@@ -14,7 +14,9 @@ std::string rank_name(int rank) { return "rank " + std::to_string(rank); }
 std::string list(const std::vector<int>& ranks) {
   std::vector<std::string> parts;
   for (const int rank : ranks) parts.push_back(std::to_string(rank));
-  return "{" + join(parts, ", ") + "}";
+  std::string text = "{";
+  text += join(parts, ", ");
+  return text += "}";
 }
 
 // The call that `missing` should have made for `call` of `waiting` to go on.
@@ -159,8 +161,10 @@ LocalState::Failure LocalState::diagnose(int rank, Wait wait) {
     const auto seen = std::find(chain.begin(), chain.end(), wait.missing);
     if (seen != chain.end()) {
       message = "deadlock: ";
-      for (auto r = seen; r != chain.end(); ++r)
-        message += (r == seen ? "" : "; ") + rank_name(*r) + " is " + whereabouts(*r);
+      for (auto r = seen; r != chain.end(); ++r) {
+        if (r != seen) message += "; ";
+        message += rank_name(*r) + " is " + whereabouts(*r);
+      }
       break;
     }
     rank = wait.missing;
