@@ -316,6 +316,23 @@ TEST(RunConfig, TextThatIsNotTomlNamesTheLine) {
   EXPECT_EQ(parse_config("[run]\nsteps = 1\nsteps = 2\n", "run.toml").errors[0].where, "run.toml:3");
 }
 
+// Cut anywhere, or with any byte replaced, a file is read or refused with a place.
+TEST(RunConfig, DamagedFilesAreReadOrRefused) {
+  const std::string text = to_toml(RunConfig{});
+  const auto expect_places = [](const std::string& damaged) {
+    for (const Error& error : parse_config(damaged, "run.toml").errors)
+      EXPECT_EQ(error.where.substr(0, 9), "run.toml:") << damaged;
+  };
+  for (size_t i = 0; i < text.size(); i += 13) {
+    expect_places(text.substr(0, i));
+    for (const char byte : {'\0', '"', '[', '=', '\n', '9', '\xff'}) {
+      std::string damaged = text;
+      damaged[i] = byte;
+      expect_places(damaged);
+    }
+  }
+}
+
 TEST(RunConfig, WrongSettingsAreExplained) {
   EXPECT_EQ(set_error("parallel.dp"), "--set parallel.dp: has no value (write KEY=VALUE, for example parallel.dp=2)");
   EXPECT_EQ(set_error("parallel.tpp=2"), "--set parallel.tpp: unknown key (did you mean parallel.tp?)");
