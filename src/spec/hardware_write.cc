@@ -1,0 +1,101 @@
+// HardwareSpec -> TOML.
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "spec/hardware_reader.h"
+
+namespace fivefold {
+namespace {
+
+// A JSON string is a TOML basic string.
+std::string toml_string(std::string_view text) {
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+template <typename Enum>
+std::string word(const std::vector<std::pair<std::string_view, Enum>>& names, Enum value) {
+  for (const auto& [name, candidate] : names)
+    if (candidate == value) return toml_string(name);
+  FIVEFOLD_CHECK(false);
+}
+
+void write_figure(std::string& out, std::string_view key, const Figure& figure) {
+  if (!figure.known()) return;
+  // Shortest digits that read back to the same double.
+  out += fmt::format("{} = {{ value = {}, kind = {}, source = {} }}\n", key, figure.value,
+                     word(provenance_names(), figure.kind), toml_string(figure.source));
+}
+
+void write_rates(std::string& out, std::string_view table, const MatrixRates& rates) {
+  std::string lines;
+  write_figure(lines, "fp32", rates.fp32);
+  write_figure(lines, "tf32", rates.tf32);
+  write_figure(lines, "fp16", rates.fp16);
+  write_figure(lines, "bf16", rates.bf16);
+  write_figure(lines, "fp8", rates.fp8);
+  if (!lines.empty()) out += fmt::format("\n[{}]\n{}", table, lines);
+}
+
+std::string point_fields(const GemmPoint& p) {
+  return fmt::format("m = {}, n = {}, k = {}, dtype = {}, threads = {}, flops_per_s = {}", p.m, p.n, p.k,
+                     toml_string(to_string(p.dtype)), p.threads, p.flops_per_s);
+}
+
+std::string point_fields(const CollectivePoint& p) {
+  return fmt::format("kind = {}, ranks = {}, bytes = {}, seconds = {}", toml_string(to_string(p.kind)), p.ranks,
+                     p.bytes, p.seconds);
+}
+
+std::string point_fields(const OperationPoint& p) {
+  return fmt::format("operation = {}, pass = {}, dtype = {}, threads = {}, overhead_s = {}, bytes_per_s = {}",
+                     word(operation_names(), p.operation), word(pass_names(), p.pass), toml_string(to_string(p.dtype)),
+                     p.threads, p.overhead_s, p.bytes_per_s);
+}
+
+template <typename Point>
+void write_curve(std::string& out, const std::string& table, const Curve<Point>& curve) {
+  if (curve.points.empty()) return;
+  out += fmt::format("\n[{}]\nkind = {}\nsource = {}\npoints = [\n", table, word(provenance_names(), curve.kind),
+                     toml_string(curve.source));
+  for (const Point& point : curve.points) out += "  { " + point_fields(point) + " },\n";
+  out += "]\n";
+}
+
+void write_device(std::string& out, const DeviceSpec& device) {
+  out += fmt::format("\n[device]\nname = {}\n", toml_string(device.name));
+  if (device.cores > 0) out += fmt::format("cores = {}\n", device.cores);
+  write_figure(out, "memory_bytes", device.memory_bytes);
+  write_figure(out, "memory_bytes_per_s", device.memory_bytes_per_s);
+  write_figure(out, "launch_latency_s", device.launch_latency_s);
+  write_figure(out, "step_overhead_s", device.step_overhead_s);
+  write_figure(out, "optimizer_bytes_per_s", device.optimizer_bytes_per_s);
+  write_figure(out, "power_w", device.power_w);
+  write_figure(out, "price_per_hour", device.price_per_hour);
+  write_rates(out, "device.peak_flops_per_s", device.peak_flops_per_s);
+  write_rates(out, "device.reached_flops_per_s", device.reached_flops_per_s);
+  write_curve(out, "device.gemm", device.gemm);
+  write_curve(out, "device.operations", device.operations);
+}
+
+void write_link(std::string& out, const std::string& table, const LinkSpec& link) {
+  if (!link.bytes_per_s.known()) return;
+  out += fmt::format("\n[{}]\nname = {}\n", table, toml_string(link.name));
+  write_figure(out, "bytes_per_s", link.bytes_per_s);
+  write_figure(out, "latency_s", link.latency_s);
+  write_curve(out, table + ".collectives", link.collectives);
+}
+
+}  // namespace
+
+std::string write_hardware(const HardwareSpec& hardware) {
+  std::string out = fmt::format("name = {}\n", toml_string(hardware.name));
+  write_device(out, hardware.device);
+  out += fmt::format("\n[node]\ndevices = {}\n", hardware.devices_per_node);
+  write_figure(out, "host_memory_bytes", hardware.host_memory_bytes);
+  write_link(out, "node.link", hardware.node_link);
+  write_link(out, "network", hardware.network);
+  return out;
+}
+
+}  // namespace fivefold
