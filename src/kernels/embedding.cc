@@ -68,10 +68,14 @@ template <class T, class D>
 void backward_tile(const EmbeddingBackward<T>& a, const int32_t* starts, const int32_t* order, int64_t id_begin,
                    int64_t id_end, int64_t col_begin, int64_t col_end) {
   const int64_t cols = col_end - col_begin;
+  D* grad = static_cast<D*>(a.table_grad.data) + col_begin;
   for (int64_t id = id_begin; id < id_end; ++id) {
     const int64_t first = starts[id];
     const int64_t last = starts[id + 1];
-    if (first == last && a.table_grad.mode == Accumulate::kAdd) continue;
+    if (first == last) {
+      if (a.table_grad.mode == Accumulate::kOverwrite) std::fill_n(grad + id * a.cols, cols, D{});
+      continue;
+    }
     float sum[kTileCols] = {};
     for (int64_t group = first; group < last; group += kBlockRows) {
       float group_sum[kTileCols] = {};
@@ -80,7 +84,7 @@ void backward_tile(const EmbeddingBackward<T>& a, const int32_t* starts, const i
       }
       add_row(group_sum, cols, sum);
     }
-    write_row(sum, cols, a.scale, a.table_grad.mode, static_cast<D*>(a.table_grad.data) + id * a.cols + col_begin);
+    write_row(sum, cols, a.scale, a.table_grad.mode, grad + id * a.cols);
   }
 }
 

@@ -31,7 +31,7 @@ template <class T>
 struct EmbeddingBackward {
   const T* dout = nullptr;       // [rows, cols]
   const int32_t* ids = nullptr;  // [rows]; the positions for the gradient of a position table
-  GradTarget table_grad;         // [table_rows, cols]; kOverwrite zeroes the rows that no id names
+  GradTarget table_grad = {};    // [table_rows, cols]; kOverwrite zeroes the rows that no id names
   int64_t table_rows = 0;
   int64_t rows = 0;
   int64_t cols = 0;

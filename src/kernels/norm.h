@@ -56,11 +56,11 @@ struct NormBackward {
   const T* dy = nullptr;                  // [rows, cols]
   T* dx = nullptr;                        // [rows, cols]; dy itself is allowed under kOverwrite
   Accumulate dx_mode = Accumulate::kAdd;  // kAdd: dx is the residual stream's gradient, and grows in place
-  T* y = nullptr;           // [rows, cols] or null: the forward's output again, for the weight gradient after it;
-                            // may be dy
-  GradTarget weight_grad;   // [cols]
-  GradTarget bias_grad;     // [cols]; LayerNorm only
-  void* scratch = nullptr;  // *_norm_backward_scratch_bytes(rows, cols), aligned for float
+  T* y = nullptr;               // [rows, cols] or null: the forward's output again, for the weight gradient after it;
+                                // may be dy
+  GradTarget weight_grad = {};  // [cols]
+  GradTarget bias_grad = {};    // [cols]; LayerNorm only
+  void* scratch = nullptr;      // *_norm_backward_scratch_bytes(rows, cols), aligned for float
   int64_t rows = 0;
   int64_t cols = 0;
   NormWeight weight_kind = NormWeight::kPlain;

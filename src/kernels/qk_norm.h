@@ -34,14 +34,14 @@ void qk_norm_forward(const QkNormForward<T>&);
 
 template <class T>
 struct QkNormBackward {
-  T* dqkv = nullptr;            // [rows, row_stride], query and key gradients replaced by those before the norm
-  const T* q_weight = nullptr;  // [head_dim]
-  const T* k_weight = nullptr;  // [head_dim]
-  const T* pre_norm = nullptr;  // as the forward wrote it
-  const float* rstd = nullptr;  // as the forward wrote it
-  GradTarget q_weight_grad;     // [head_dim]
-  GradTarget k_weight_grad;     // [head_dim]
-  void* scratch = nullptr;      // qk_norm_backward_scratch_bytes(rows, head_dim), aligned for float
+  T* dqkv = nullptr;              // [rows, row_stride], query and key gradients replaced by those before the norm
+  const T* q_weight = nullptr;    // [head_dim]
+  const T* k_weight = nullptr;    // [head_dim]
+  const T* pre_norm = nullptr;    // as the forward wrote it
+  const float* rstd = nullptr;    // as the forward wrote it
+  GradTarget q_weight_grad = {};  // [head_dim]
+  GradTarget k_weight_grad = {};  // [head_dim]
+  void* scratch = nullptr;        // qk_norm_backward_scratch_bytes(rows, head_dim), aligned for float
   int64_t rows = 0;
   int64_t row_stride = 0;
   int64_t num_q_heads = 0;
