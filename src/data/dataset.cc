@@ -9,15 +9,6 @@
 
 namespace fivefold {
 
-std::string_view to_string(Packing packing) { return packing == Packing::kConcatenate ? "concatenate" : "documents"; }
-
-std::optional<Packing> parse_packing(std::string_view name) {
-  for (const Packing packing : {Packing::kConcatenate, Packing::kDocuments}) {
-    if (name == to_string(packing)) return packing;
-  }
-  return std::nullopt;
-}
-
 Dataset::Dataset(TokenFile tokens, int64_t sequence, Packing packing, int32_t eos)
     : tokens_(std::move(tokens)), sequence_(sequence), packing_(packing), eos_(eos) {}
 

@@ -17,17 +17,9 @@
 #include "data/text_source.h"
 #include "data/token_file.h"
 #include "data/tokenizer.h"
+#include "spec/run_config.h"
 
 namespace fivefold {
-
-// `[batch] packing`.
-enum class Packing : uint8_t {
-  kConcatenate,  // one causal context per row: attention crosses documents, positions run 0..S-1
-  kDocuments,    // attention stays within a document: positions restart at its first token in the row, the target of a
-                 // document's last token (its <eos>) is ignored
-};
-std::string_view to_string(Packing packing);
-std::optional<Packing> parse_packing(std::string_view name);
 
 // Target of a token whose loss does not count.
 inline constexpr int32_t kIgnoredTarget = -100;
@@ -77,7 +69,7 @@ struct DatasetOptions {
   std::string format = "auto";   // "text", "paragraphs", "jsonl", "tokens"; "auto" goes by the file's extension
   int64_t sequence = 0;          // S
   Packing packing = Packing::kConcatenate;
-  std::filesystem::path cache_folder;  // where token files of texts are kept
+  std::filesystem::path cache_folder = {};  // where token files of texts are kept
 };
 
 // Errors: unknown format (hint: the known ones), a tokenizer without EOS, those of tokenize_to_cache, TokenFile::open

@@ -5,7 +5,7 @@
 #include <filesystem>
 
 #include "data/hub_tokenizer.h"
-#include "data/mapped_file.h"
+#include "base/mapped_file.h"
 #include "data/pattern.h"
 
 namespace fivefold {

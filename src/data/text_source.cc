@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/units.h"
-#include "data/mapped_file.h"
+#include "base/mapped_file.h"
 
 namespace fivefold {
 namespace {

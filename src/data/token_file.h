@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "data/mapped_file.h"
+#include "base/mapped_file.h"
 
 namespace fivefold {
 

@@ -24,7 +24,7 @@ class Lowering {
       if (action.op == ScheduleOp::kBackward) plan_backward(action.microbatch);
     }
     emit_steps();
-    for (const int unit : pending_reductions_) emit({.op = Opcode::kWaitReduce, .unit = unit});
+    emit_pending_waits();
     emit({.op = Opcode::kGradNorm});
     for (int unit = 0; unit < inventory_.num_units(); ++unit) {
       emit({.op = Opcode::kOptimizerStep, .unit = unit});
@@ -127,13 +127,28 @@ class Lowering {
           touched[static_cast<size_t>(unit)] = true;
         }
       }
+      wait_before_reuse(step.instruction);
       emit_step(step.instruction);
       for (const Interval& interval : intervals)
         if (interval.end == i) emit({.op = Opcode::kReshard, .unit = interval.unit});
+      if (options_.sharding.shards_grads()) emit_pending_waits();
       if (const Opcode op = step.instruction.op; op == Opcode::kBackward || op == Opcode::kLoss)
         emit_reduction(step.instruction);
     }
     steps_.clear();
+  }
+
+  void emit_pending_waits() {
+    for (const int unit : pending_reductions_) emit({.op = Opcode::kWaitReduce, .unit = unit});
+    pending_reductions_.clear();
+  }
+
+  // The tied matrix's gradient of the microbatch before may still be on its way when the loss needs its buffer again.
+  void wait_before_reuse(const Instruction& instruction) {
+    if (options_.sharding.shards_grads() && instruction.op == Opcode::kLoss && inventory_.tied_embeddings &&
+        std::find(pending_reductions_.begin(), pending_reductions_.end(), inventory_.embedding()) !=
+            pending_reductions_.end())
+      emit_pending_waits();
   }
 
   // The tied matrix's gradient is written by the loss and completed by the embedding's backward.
@@ -149,15 +164,14 @@ class Lowering {
     emit(instruction);
   }
 
-  // What follows a unit's backward. At most two transient gradients are alive: a reduction is waited for after the next
-  // unit's backward.
+  // What follows a unit's backward. A reduction of levels 2 and 3 is waited for after the next computation, so that at
+  // most two transient gradients are alive.
   void emit_reduction(const Instruction& instruction) {
     const ShardingPolicy& sharding = options_.sharding;
     const Instruction reduce{.op = Opcode::kReduceGrads, .unit = instruction.unit, .microbatch = instruction.microbatch,
                              .accumulate = instruction.accumulate, .last = instruction.last};
     if (sharding.shards_grads()) {
-      for (const int unit : pending_reductions_) emit({.op = Opcode::kWaitReduce, .unit = unit});
-      pending_reductions_ = {instruction.unit};
+      pending_reductions_.push_back(instruction.unit);
       emit(reduce);
       return;
     }

@@ -54,7 +54,6 @@ struct LoweringOptions {
   ShardingPolicy sharding;
   int recompute_every = 0;       // layers per recomputed segment; 0: no recompute
   int prefetch = 1;              // ZeRO-3: compute instructions between the start of a gather and its first use
-  bool clip = true;              // a gradient norm is wanted (always computed for the log)
 };
 
 // Lowers the actions of pipeline rank 0 of a one-stage schedule. REQUIRES: a checked schedule with one stage and chunk.

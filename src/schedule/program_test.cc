@@ -67,8 +67,8 @@ TEST(Lowering, RecomputedSegmentKeepsItsUnitsGatheredUntilBackward) {
   const Inventory inventory = two_layers(false);
   const std::string text = listing(lower(sequential_schedule(1), inventory, zero(3, 2, 2)), inventory);
   const std::string expected =
-      "recompute layers.0 #0\nwait_unshard layers.1\nrecompute layers.1 #0\nallocate_grads layers.1 #0\nbackward layers.1 #0\n"
-      "reshard layers.1\nwait_reduce head\nreduce_grads layers.1 #0\nallocate_grads layers.0 #0\nbackward layers.0 #0\n";
+      "recompute layers.0 #0\nwait_reduce head\nwait_unshard layers.1\nrecompute layers.1 #0\nallocate_grads layers.1 #0\n"
+      "backward layers.1 #0\nreshard layers.1\nreduce_grads layers.1 #0\nallocate_grads layers.0 #0\nbackward layers.0 #0\n";
   EXPECT_NE(text.find(expected), std::string::npos) << text;
 }
 
@@ -77,6 +77,19 @@ TEST(Lowering, TiedEmbeddingGradientLivesFromLossToEmbedding) {
   const std::string text = listing(lower(sequential_schedule(1), inventory, zero(2, 2)), inventory);
   EXPECT_NE(text.find("allocate_grads embedding #0\nallocate_grads head #0\nloss head #0\n"), std::string::npos) << text;
   EXPECT_NE(text.find("reduce_grads layers.0 #0\nbackward embedding #0\n"), std::string::npos) << text;
+}
+
+TEST(Lowering, TiedGradientBufferIsFreeBeforeTheNextLossTakesIt) {
+  const Inventory inventory = two_layers(true);
+  const Program program = lower(sequential_schedule(2), inventory, zero(3, 2));
+  int live = 0;
+  for (const Instruction& instruction : program.instructions) {
+    if (instruction.unit != inventory.embedding()) continue;
+    live += instruction.op == Opcode::kAllocateGrads;
+    live -= instruction.op == Opcode::kWaitReduce;
+    EXPECT_LE(live, 1);
+  }
+  EXPECT_EQ(live, 0);
 }
 
 TEST(Schedule, CheckerNamesTheOffendingAction) {

@@ -1,7 +1,6 @@
 #include "store/file_io.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -40,30 +39,6 @@ StoreError::StoreError(const std::filesystem::path& path, std::string_view actio
                          std::to_string(error_number) + ")"),
       path_(path),
       error_number_(error_number) {}
-
-Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
-  const ScopedDescriptor descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (descriptor.get() < 0) return Error{path.string(), "cannot open: " + reason(errno), ""};
-  struct stat status{};
-  if (::fstat(descriptor.get(), &status) != 0) return Error{path.string(), "cannot inspect: " + reason(errno), ""};
-  if (!S_ISREG(status.st_mode)) return Error{path.string(), "not a regular file", ""};
-  const auto size = static_cast<size_t>(status.st_size);
-  if (size == 0) return MappedFile({});
-  void* const address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, descriptor.get(), 0);
-  if (address == MAP_FAILED) return Error{path.string(), "cannot map: " + reason(errno), ""};
-  return MappedFile({static_cast<const std::byte*>(address), size});
-}
-
-MappedFile::MappedFile(MappedFile&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
-
-MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
-  std::swap(bytes_, other.bytes_);
-  return *this;
-}
-
-MappedFile::~MappedFile() {
-  if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
-}
 
 OutputFile::OutputFile(std::filesystem::path path) : path_(std::move(path)) {
   descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);

@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/mapped_file.h"
 #include "base/result.h"
 
 namespace fivefold {
@@ -33,24 +34,6 @@ class StoreError : public std::runtime_error {
 
 // Whether written bytes must survive a power cut before the call returns.
 enum class Sync { kNo, kYes };
-
-// A whole file mapped read-only. Movable; the bytes stay where they are. Safe to read from several threads.
-class MappedFile {
- public:
-  // Errors: missing, not a regular file, not readable.
-  static Result<MappedFile> open(const std::filesystem::path& path);
-
-  MappedFile(MappedFile&& other) noexcept;
-  MappedFile& operator=(MappedFile&& other) noexcept;
-  ~MappedFile();
-
-  std::span<const std::byte> bytes() const { return bytes_; }
-
- private:
-  explicit MappedFile(std::span<const std::byte> bytes) : bytes_(bytes) {}
-
-  std::span<const std::byte> bytes_;  // empty: nothing is mapped
-};
 
 // A file being written from its start; what stood there before is gone. Every call throws StoreError on failure. The
 // destructor closes without a report: call close() on the good path.

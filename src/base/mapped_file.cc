@@ -1,4 +1,4 @@
-#include "data/mapped_file.h"
+#include "base/mapped_file.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -24,11 +24,11 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
 
 Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor < 0) return Error{path.string(), std::string("cannot be opened: ") + std::strerror(errno), ""};
+  if (descriptor < 0) return Error{path.string(), std::string("cannot open: ") + std::strerror(errno), ""};
   struct stat status{};
   if (fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode)) {
     close(descriptor);
-    return Error{path.string(), "is not a regular file", ""};
+    return Error{path.string(), "not a regular file", ""};
   }
   MappedFile file;
   const auto size = static_cast<size_t>(status.st_size);
@@ -37,7 +37,7 @@ Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
     const int error = errno;
     close(descriptor);
     if (address == MAP_FAILED)
-      return Error{path.string(), std::string("cannot be mapped: ") + std::strerror(error), ""};
+      return Error{path.string(), std::string("cannot map: ") + std::strerror(error), ""};
     file.bytes_ = {static_cast<const std::byte*>(address), size};
   } else {
     close(descriptor);

@@ -1,0 +1,19 @@
+// The entry point of the engine's shared library; load_engine (engine_loader.cc, in the program) finds it by name.
+#include "engine/engine_api.h"
+#include "engine/probe.h"
+
+namespace fivefold {
+namespace {
+
+class Engine final : public EngineApi {
+ public:
+  Result<ProbeResult> probe(const ProbeRequest& request) override { return run_probe(request); }
+};
+
+}  // namespace
+}  // namespace fivefold
+
+extern "C" fivefold::EngineApi* fivefold_engine_v1() {
+  static fivefold::Engine engine;
+  return &engine;
+}

@@ -1,0 +1,89 @@
+// TrainingExecutor: the StageExecutor of the engine: a rank's buffers and computation. No communication happens here.
+// One thread per object; that thread holds a LedgerScope for the rank.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/layers/unit_run.h"
+#include "runtime/stage_executor.h"
+#include "spec/run_config.h"
+
+namespace fivefold {
+
+struct ExecutorOptions {
+  ShardingPolicy sharding;
+  int shard = 0;                    // this rank's position in its shard group
+  OptimizerStates optimizer_states = OptimizerStates::kMoment1And2;
+  OptimizerConfig optimizer;
+  int64_t sequence = 0;             // positions of the RoPE tables
+  int64_t loss_chunk = 512;
+  int64_t max_documents = 0;        // per microbatch
+  int threads = 1;
+};
+
+class TrainingExecutor final : public StageExecutor {
+ public:
+  TrainingExecutor(const ModelSpec& model, const Inventory& inventory, const ExecutorOptions& options);
+
+  // ---- set-up ----
+  // Draws every parameter from (seed, its name): the same full tensors under any layout.
+  void initialize_weights(uint64_t seed);
+  // Gives parameter `parameter` of `unit` its values, row-major; keeps what this rank holds.
+  // REQUIRES: values.size() is the parameter's numel.
+  void set_parameter(int unit, int parameter, std::span<const float> values);
+  // The working weights become those of the master weights (after the latter were written from outside).
+  void refresh_working_weights();
+
+  // ---- a step ----
+  // Replaces the microbatches of the step; clears loss and gradient bookkeeping.
+  void load_step(const std::vector<MicrobatchTokens>& microbatches);
+  void set_learning_rate(double rate, int64_t update) { learning_rate_ = rate, update_ = update; }
+  // Evaluation: sum of losses and number of valid tokens of microbatch 0 since load_step.
+  double loss_sum() const { return loss_sum_; }
+
+  // ---- StageExecutor ----
+  void forward(int unit, int microbatch, Keep keep) override;
+  void recompute(int unit, int microbatch, bool output_unused) override;
+  void loss(int unit, int microbatch, bool accumulate) override;
+  void backward(int unit, int microbatch, bool accumulate) override;
+  void accumulate_grads(int unit, bool accumulate) override;
+  void optimizer_step(int unit) override;
+  void allocate_unsharded(int unit) override { buffers(unit).allocate_unsharded(); }
+  void free_unsharded(int unit) override { buffers(unit).free_unsharded(); }
+  void allocate_transient_grads(int unit) override { buffers(unit).allocate_transient_grads(); }
+  void free_transient_grads(int unit) override { buffers(unit).free_transient_grads(); }
+  Buffer unsharded_params(int unit) override;
+  Buffer params(int unit) override;
+  Buffer transient_grads(int unit) override;
+  Buffer grads(int unit) override;
+  int64_t local_valid_tokens() const override;
+  void set_global_valid_tokens(int64_t tokens) override;
+  double local_loss_sum() const override { return loss_sum_; }
+  double local_squared_grad_norm() override;
+  void set_grad_norm(double norm) override;
+
+  UnitBuffers& buffers(int unit) { return *buffers_[static_cast<size_t>(unit)]; }
+  const Inventory& inventory() const { return *context_.inventory; }
+  const ExecutorOptions& options() const { return options_; }
+
+ private:
+  UnitRun run(int unit, int microbatch);
+  double head_loss(int unit, int microbatch, float scale, bool accumulate);
+  void build_rope_tables(int64_t positions);
+  Microbatch load(const MicrobatchTokens& tokens) const;
+
+  ExecutorOptions options_;
+  ModelContext context_;
+  std::vector<std::unique_ptr<UnitBuffers>> buffers_;
+  std::vector<Microbatch> microbatches_;
+  double loss_sum_ = 0;
+  float loss_scale_ = 1;        // 1 / valid tokens of the global batch
+  float clip_factor_ = 1;
+  double learning_rate_ = 0;
+  int64_t update_ = 0;          // number of this optimizer step, from 1
+};
+
+}  // namespace fivefold

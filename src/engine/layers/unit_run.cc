@@ -1,0 +1,273 @@
+#include "engine/layers/unit_run.h"
+
+#include <algorithm>
+
+namespace fivefold {
+
+UnitRun::UnitRun(const ModelContext& context, const UnitBuffers& buffers, Microbatch& microbatch, int unit)
+    : context_(context), buffers_(buffers), microbatch_(microbatch),
+      operations_(context.operations[static_cast<size_t>(unit)]), unit_(unit) {}
+
+at::Tensor& UnitRun::slot(int index) {
+  switch (slot_spec(index).lifetime) {
+    case Lifetime::kInput: return microbatch_.stream[static_cast<size_t>(unit_) - 1];
+    case Lifetime::kOutput: return microbatch_.stream[static_cast<size_t>(unit_)];
+    case Lifetime::kSaved:
+    case Lifetime::kRebuilt: break;
+  }
+  auto& slots = microbatch_.slots[static_cast<size_t>(unit_)];
+  if (slots.empty()) slots.resize(operations_.slots.size());
+  return slots[static_cast<size_t>(index)];
+}
+
+at::Tensor UnitRun::allocate_like_slot(int index) const {
+  const Slot& spec = slot_spec(index);
+  const DType dtype = spec.fp32 ? DType::kFloat32 : context_.compute;
+  return allocate(Account::kActivations, {microbatch_.tokens, spec.width}, dtype);
+}
+
+at::Tensor& UnitRun::allocate_slot(int index) { return slot(index) = allocate_like_slot(index); }
+
+const LayerSpec& UnitRun::layer() const {
+  return context_.model->layers[static_cast<size_t>(buffers_.unit().layer)];
+}
+
+ops::HeadGeometry UnitRun::heads() const {
+  const MixerSpec& mixer = layer().mixer;
+  return {mixer.num_heads, mixer.num_kv_heads, mixer.head_dim};
+}
+
+std::span<const int32_t> UnitRun::documents() const {
+  return {elements<int32_t>(microbatch_.cu_seqlens), static_cast<size_t>(microbatch_.num_documents) + 1};
+}
+
+ops::NormTensors UnitRun::norm_tensors(const Operation& op) {
+  ops::NormTensors norm;
+  norm.spec = operations_.kind == UnitKind::kHead ? &context_.model->final_norm : &layer().norm;
+  norm.weight = weight(op.weight);
+  norm.bias = optional_weight(op.bias);
+  norm.rstd = slot(op.extra[0]);
+  if (op.extra.size() > 1) norm.mean = slot(op.extra[1]);
+  return norm;
+}
+
+void UnitRun::execute(const Operation& op) {
+  const int threads = context_.threads;
+  for (const int extra : op.extra) allocate_slot(extra);
+  if (op.output != op.input) allocate_slot(op.output);
+  switch (op.kind) {
+    case OperationKind::kEmbedding:
+      ops::embedding_forward(microbatch_.input_ids, weight(op.weight), context_.model->embedding_scale,
+                             microbatch_.positions, optional_weight(op.weight2), slot(op.output), threads);
+      return;
+    case OperationKind::kNorm:
+      ops::norm_forward(slot(op.input), norm_tensors(op), ops::NormStatistics::kCompute, slot(op.output), threads);
+      return;
+    case OperationKind::kLinear:
+      ops::linear_forward(slot(op.input), weight(op.weight), optional_weight(op.bias),
+                          op.residual < 0 ? at::Tensor() : slot(op.residual), slot(op.output));
+      return;
+    case OperationKind::kQkNorm:
+      ops::qk_norm_forward(slot(op.input), heads(), layer().norm.eps, weight(op.weight), weight(op.weight2),
+                           slot(op.extra[0]), slot(op.extra[1]), threads);
+      return;
+    case OperationKind::kRope: {
+      const RopeTables& tables = context_.rope[static_cast<size_t>(buffers_.unit().layer)];
+      ops::rope(slot(op.input), heads(), tables.cos, tables.sin, microbatch_.positions, ops::RopeTurn::kForward, threads);
+      return;
+    }
+    case OperationKind::kAttention:
+      ops::attention_forward(slot(op.input), heads(), documents(), slot(op.output), slot(op.extra[0]), threads);
+      return;
+    case OperationKind::kGatedActivation:
+      ops::gated_activation_forward(slot(op.input), slot(op.output), threads);
+      return;
+    case OperationKind::kActivation:
+      ops::activation_forward(layer().mlp.activation, slot(op.input), slot(op.output), threads);
+      return;
+    case OperationKind::kAddNorm:
+    case OperationKind::kBlock:
+    case OperationKind::kLoss: break;
+  }
+  FIVEFOLD_CHECK(false, "the validation rules let operation " + op.name + " through");
+}
+
+void UnitRun::run_forward(Keep keep, size_t num_operations) {
+  // How many operations still read each slot.
+  std::vector<int> readers(operations_.slots.size(), 0);
+  for (const Operation& op : operations_.operations)
+    for (const int read : {op.input, op.residual})
+      if (read >= 0) ++readers[static_cast<size_t>(read)];
+  const auto drop_unless_kept = [&](int index) {
+    const Lifetime lifetime = slot_spec(index).lifetime;
+    const bool kept = lifetime == Lifetime::kOutput || (lifetime == Lifetime::kInput && keep != Keep::kNothing) ||
+                      (lifetime == Lifetime::kSaved && keep == Keep::kAll);
+    if (readers[static_cast<size_t>(index)] == 0 && !kept) slot(index).reset();
+  };
+  for (size_t i = 0; i < num_operations; ++i) {
+    const Operation& op = operations_.operations[i];
+    execute(op);
+    for (const int read : {op.input, op.residual}) {
+      if (read < 0) continue;
+      --readers[static_cast<size_t>(read)];
+      drop_unless_kept(read);
+    }
+    for (const int written : op.extra) drop_unless_kept(written);
+  }
+}
+
+void UnitRun::forward(Keep keep) { run_forward(keep, operations_.operations.size()); }
+
+void UnitRun::recompute(bool output_unused) {
+  size_t count = operations_.operations.size();
+  if (output_unused) {
+    // Stop after the last operation that writes something backward reads.
+    const auto writes_saved = [&](const Operation& op) {
+      return !op.extra.empty() || (op.output != op.input && slot_spec(op.output).lifetime == Lifetime::kSaved);
+    };
+    while (!writes_saved(operations_.operations[count - 1])) --count;
+  }
+  run_forward(Keep::kAll, count);
+}
+
+void UnitRun::rebuild(int index) {
+  const auto writer = std::find_if(operations_.operations.begin(), operations_.operations.end(),
+                                   [&](const Operation& op) { return op.output == index; });
+  FIVEFOLD_CHECK(writer != operations_.operations.end());
+  at::Tensor& output = allocate_slot(index);
+  switch (writer->kind) {
+    case OperationKind::kNorm:
+      ops::norm_forward(slot(writer->input), norm_tensors(*writer), ops::NormStatistics::kReuse, output, context_.threads);
+      return;
+    case OperationKind::kGatedActivation:
+      ops::gated_activation_forward(slot(writer->input), output, context_.threads);
+      return;
+    case OperationKind::kActivation:
+      ops::activation_forward(layer().mlp.activation, slot(writer->input), output, context_.threads);
+      return;
+    default: FIVEFOLD_CHECK(false, "operation " + writer->name + " cannot be rebuilt");
+  }
+}
+
+void UnitRun::backward_linear(const Operation& op, bool accumulate) {
+  at::Tensor& dout = op.residual >= 0 ? microbatch_.stream_gradient : gradient_[static_cast<size_t>(op.output)];
+  at::Tensor& dinput = gradient_[static_cast<size_t>(op.input)];
+  const bool rebuilt = slot_spec(op.input).lifetime == Lifetime::kRebuilt;
+  if (rebuilt) rebuild(op.input);
+  ops::linear_weight_grad(dout, slot(op.input), buffers_.weight_grad(op.weight), accumulate);
+  if (op.bias >= 0) ops::bias_grad(dout, buffers_.weight_grad(op.bias), accumulate, context_.threads);
+  dinput = rebuilt ? std::move(slot(op.input)) : allocate_like_slot(op.input);
+  ops::linear_input_grad(dout, weight(op.weight), dinput);
+  if (op.residual < 0) dout.reset();
+}
+
+void UnitRun::backward_norm(const Operation& op, bool accumulate) {
+  at::Tensor& dout = gradient_[static_cast<size_t>(op.output)];
+  ops::norm_backward(slot(op.input), norm_tensors(op), dout, ops::StreamGradient::kAdd, microbatch_.stream_gradient,
+                     buffers_.weight_grad(op.weight), optional_grad(op.bias), accumulate, context_.threads);
+  dout.reset();
+  for (const int extra : op.extra) slot(extra).reset();
+  slot(op.input).reset();
+}
+
+void UnitRun::backward_attention(const Operation& op) {
+  at::Tensor& dout = gradient_[static_cast<size_t>(op.output)];
+  at::Tensor& dqkv = gradient_[static_cast<size_t>(op.input)];
+  dqkv = allocate_like_slot(op.input);
+  ops::attention_backward(slot(op.input), heads(), documents(), slot(op.output), slot(op.extra[0]), dout, dqkv,
+                          context_.threads);
+  dout.reset();
+  slot(op.output).reset();
+  slot(op.extra[0]).reset();
+  slot(op.input).reset();
+}
+
+void UnitRun::backward(bool accumulate) {
+  gradient_.assign(operations_.slots.size(), at::Tensor());
+  for (size_t i = operations_.operations.size(); i-- > 0;) {
+    const Operation& op = operations_.operations[i];
+    switch (op.kind) {
+      case OperationKind::kLinear: backward_linear(op, accumulate); break;
+      case OperationKind::kNorm: backward_norm(op, accumulate); break;
+      case OperationKind::kAttention: backward_attention(op); break;
+      case OperationKind::kRope: {
+        const RopeTables& tables = context_.rope[static_cast<size_t>(buffers_.unit().layer)];
+        ops::rope(gradient_[static_cast<size_t>(op.input)], heads(), tables.cos, tables.sin, microbatch_.positions,
+                  ops::RopeTurn::kBackward, context_.threads);
+        break;
+      }
+      case OperationKind::kQkNorm:
+        ops::qk_norm_backward(gradient_[static_cast<size_t>(op.input)], heads(), weight(op.weight), weight(op.weight2),
+                              slot(op.extra[0]), slot(op.extra[1]), buffers_.weight_grad(op.weight),
+                              buffers_.weight_grad(op.weight2), accumulate, context_.threads);
+        for (const int extra : op.extra) slot(extra).reset();
+        break;
+      case OperationKind::kGatedActivation:
+        ops::gated_activation_backward(slot(op.input), gradient_[static_cast<size_t>(op.output)], context_.threads);
+        gradient_[static_cast<size_t>(op.output)].reset();
+        gradient_[static_cast<size_t>(op.input)] = std::move(slot(op.input));
+        break;
+      case OperationKind::kActivation:
+        ops::activation_backward(layer().mlp.activation, slot(op.input), gradient_[static_cast<size_t>(op.output)],
+                                 context_.threads);
+        gradient_[static_cast<size_t>(op.input)] = std::move(gradient_[static_cast<size_t>(op.output)]);
+        slot(op.input).reset();
+        break;
+      case OperationKind::kEmbedding: {
+        // The tied matrix already holds the output matrix's gradient.
+        const bool add = accumulate || context_.inventory->tied_embeddings;
+        ops::embedding_backward(microbatch_.input_ids, microbatch_.stream_gradient, context_.model->embedding_scale,
+                                buffers_.weight_grad(op.weight), add, context_.threads);
+        if (op.weight2 >= 0)
+          ops::embedding_backward(microbatch_.positions, microbatch_.stream_gradient, 1.0, buffers_.weight_grad(op.weight2),
+                                  accumulate, context_.threads);
+        microbatch_.stream_gradient.reset();
+        break;
+      }
+      case OperationKind::kAddNorm:
+      case OperationKind::kBlock:
+      case OperationKind::kLoss: FIVEFOLD_CHECK(false, "the validation rules let operation " + op.name + " through");
+    }
+  }
+}
+
+double UnitRun::loss(const at::Tensor& output_weight, const at::Tensor& output_weight_grad, float scale, bool accumulate) {
+  const Operation& norm_op = operations_.operations[0];
+  const int64_t tokens = microbatch_.tokens, hidden = context_.model->hidden;
+  const int64_t chunk = std::min(context_.loss_chunk, tokens);
+  const bool with_backward = scale > 0;
+  const at::Tensor& x = slot(0);
+  for (const int extra : norm_op.extra) allocate_slot(extra);
+  const ops::NormTensors norm = norm_tensors(norm_op);
+  at::Tensor& dx = microbatch_.stream_gradient;
+  if (with_backward) dx = allocate(Account::kActivations, {tokens, hidden}, context_.compute);
+
+  double loss_sum = 0;
+  {
+    const at::Tensor normed = allocate(Account::kActivations, {chunk, hidden}, context_.compute);
+    const at::Tensor logits = allocate(Account::kLogits, {chunk, output_weight.size(0)}, context_.compute);
+    const at::Tensor losses = allocate(Account::kLogits, {chunk}, DType::kFloat32);
+    for (int64_t begin = 0; begin < tokens; begin += chunk) {
+      const int64_t rows = std::min(chunk, tokens - begin);
+      at::Tensor y = normed.narrow(0, 0, rows), z = logits.narrow(0, 0, rows), l = losses.narrow(0, 0, rows);
+      ops::NormTensors part = norm;
+      part.rstd = norm.rstd.narrow(0, begin, rows);
+      if (norm.mean.defined()) part.mean = norm.mean.narrow(0, begin, rows);
+      ops::norm_forward(x.narrow(0, begin, rows), part, ops::NormStatistics::kCompute, y, context_.threads);
+      ops::linear_forward(y, output_weight, at::Tensor(), at::Tensor(), z);
+      loss_sum += ops::cross_entropy(z, microbatch_.targets.narrow(0, begin, rows), l, scale, context_.threads);
+      if (!with_backward) continue;
+      ops::linear_weight_grad(z, y, output_weight_grad, accumulate || begin > 0);
+      at::Tensor dy = dx.narrow(0, begin, rows);
+      ops::linear_input_grad(z, output_weight, dy);
+    }
+  }
+  if (with_backward)
+    ops::norm_backward(x, norm, dx, ops::StreamGradient::kOverwrite, dx, buffers_.weight_grad(norm_op.weight),
+                       optional_grad(norm_op.bias), accumulate, context_.threads);
+  for (const int extra : norm_op.extra) slot(extra).reset();
+  slot(0).reset();
+  return loss_sum;
+}
+
+}  // namespace fivefold

@@ -1,0 +1,74 @@
+// RankSession: one rank of a run: its executor, its interpreter and its groups, from one resolved configuration. Shared
+// by training, checking and calibration. One thread per object; that thread calls prepare_rank_thread first.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "engine/engine_api.h"
+#include "engine/executor.h"
+#include "runtime/interpreter.h"
+#include "schedule/run_program.h"
+#include "spec/rank_grid.h"
+#include "spec/run_config_resolve.h"
+
+namespace fivefold {
+
+// `cores` of this machine that the process may use.
+int available_cores();
+
+// Per thread: Torch's thread count for this rank and inference mode until the object dies.
+class RankThread {
+ public:
+  RankThread(MemoryLedger& ledger, int threads);
+  ~RankThread();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+class RankSession {
+ public:
+  // REQUIRES: validate_engine accepted the configuration.
+  RankSession(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config, Communicator& communicator);
+
+  // One optimizer step over this rank's microbatches.
+  StepOutcome step(const std::vector<MicrobatchTokens>& microbatches, double learning_rate, int64_t update,
+                   const std::function<bool(double, double)>& accept = nullptr);
+  // Sum of losses and valid tokens of one microbatch on this rank, without gradients.
+  struct Evaluation {
+    double loss_sum = 0;
+    int64_t valid_tokens = 0;
+  };
+  Evaluation evaluate(const MicrobatchTokens& tokens);
+
+  // Gathers a unit's state over the shard group, as fp32, [padded_numel]. Collective: every rank calls it.
+  enum class State : uint8_t { kMaster, kGrads, kMoment1, kMoment2 };
+  std::vector<float> gather(int unit, State state);
+
+  TrainingExecutor& executor() { return executor_; }
+  Interpreter& interpreter() { return interpreter_; }
+  Communicator& communicator() { return communicator_; }
+  const Program& program() const { return program_; }
+  const Interpreter::Groups& groups() const { return groups_; }
+  const ResolvedConfig& config() const { return config_; }
+  const Coordinates& coordinates() const { return coordinates_; }
+  // Position among the ranks that share the global batch.
+  int data_rank() const { return groups_.data.rank(); }
+
+ private:
+  const ResolvedConfig& config_;
+  Communicator& communicator_;
+  RankGrid grid_;
+  Coordinates coordinates_;
+  Interpreter::Groups groups_;
+  Program program_, evaluation_;
+  TrainingExecutor executor_;
+  Interpreter interpreter_;
+};
+
+// Rows of a global batch that this rank takes as its microbatches (data/sampling.h's BatchLayout order).
+std::vector<MicrobatchTokens> rank_microbatches(const GlobalBatch& batch, const ResolvedConfig& config, int data_rank);
+
+}  // namespace fivefold

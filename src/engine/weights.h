@@ -1,0 +1,25 @@
+// Weights between Hub tensors and packed parameters. Pure functions, thread-safe.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+#include "engine/engine_api.h"
+#include "engine/executor.h"
+#include "store/hub_folder.h"
+
+namespace fivefold {
+
+// Fills the executor's parameters from a Hub folder; every rank calls it and keeps its part.
+// Errors name the file and tensor: missing, other shape, a dtype that is not a floating point one.
+Status load_hub_weights(const HubFolder& folder, const Inventory& inventory, TrainingExecutor& executor);
+
+// Whether the folder holds every tensor of the inventory in the right shape: what load_hub_weights would say, before any
+// rank starts.
+Status check_hub_weights(const HubFolder& folder, const Inventory& inventory);
+
+// Cuts a packed parameter's values [rows, cols] into its Hub tensors, transposed where the disk has them so.
+std::vector<NamedTensor> to_hub_tensors(const ParameterEntry& entry, std::span<const float> values);
+
+}  // namespace fivefold

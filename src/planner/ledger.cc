@@ -1,0 +1,139 @@
+#include "planner/ledger.h"
+
+#include <functional>
+#include <set>
+
+#include "planner/memory_replay.h"
+
+namespace fivefold {
+namespace {
+
+// Buffer ids of a unit's flat buffers; tapes use smaller ones.
+constexpr int kStateId = 10'000;
+constexpr int kUnshardedId = 20'000;
+constexpr int kTransientGradsId = 20'001;
+constexpr int kDataId = 30'000;
+constexpr int kNobody = -1;
+
+class StepReplay {
+ public:
+  StepReplay(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config)
+      : model_(model), inventory_(inventory), config_(config), policy_(sharding_policy(config)), shape_(tape_shape(config)) {
+    for (int unit = 0; unit < inventory.num_units(); ++unit)
+      operations_.push_back(unit_operations(model, inventory, unit));
+  }
+
+  void allocate_persistent() {
+    memory_.set_moment("set-up");
+    const OptimizerStates states = optimizer_states(config_.config.optimizer);
+    for (int unit = 0; unit < inventory_.num_units(); ++unit) {
+      int id = kStateId;
+      for (const StateBuffer& buffer : state_buffers(inventory_.units[static_cast<size_t>(unit)], policy_, states))
+        memory_.allocate({unit, kNobody, id++}, buffer.account, buffer.bytes());
+    }
+    memory_.allocate({kNobody, kNobody, kDataId}, Account::kData, rope_table_bytes());
+    // Ids, targets and positions (int32) of each token, and the documents' offsets.
+    const int64_t per_microbatch = 4 * (3 * shape_.tokens + max_documents(config_) + 1);
+    for (int i = 0; i < config_.num_microbatches; ++i)
+      memory_.allocate({kNobody, i, kDataId}, Account::kData, per_microbatch);
+    memory_.reset_peak();
+  }
+
+  void run(const Program& program, const std::function<void()>& after_each) {
+    for (const Instruction& instruction : program.instructions) {
+      memory_.set_moment(to_string(instruction, inventory_));
+      execute(instruction);
+      if (after_each) after_each();
+    }
+  }
+
+  const MemoryReplay& memory() const { return memory_; }
+
+ private:
+  int64_t full_bytes(int unit) const {
+    return inventory_.units[static_cast<size_t>(unit)].padded_numel(policy_.shards) * dtype_bytes(policy_.compute);
+  }
+
+  // fp32 cosines and sines per position and pair, one table per distinct RoPE.
+  int64_t rope_table_bytes() const {
+    std::set<std::tuple<double, int64_t, int, double>> distinct;
+    int64_t bytes = 0;
+    for (const LayerSpec& layer : model_.layers) {
+      const RopeSpec& rope = layer.mixer.rope;
+      if (layer.mixer.kind != MixerKind::kAttention || !layer.mixer.has_rope) continue;
+      if (distinct.emplace(rope.theta, rope.rotary_dim, static_cast<int>(rope.scaling), rope.factor).second)
+        bytes += 2 * config_.config.batch.sequence * (rope.rotary_dim / 2) * 4;
+    }
+    return bytes;
+  }
+
+  void play(const Instruction& instruction, TapeStep step, const TapeOptions& options = {}) {
+    for (const TapeEvent& event : tape(operations_[static_cast<size_t>(instruction.unit)], step, shape_, options)) {
+      MemoryReplay::Key key{instruction.unit, instruction.microbatch, event.id};
+      if (event.owner == Owner::kMicrobatch) std::get<0>(key) = kNobody;
+      if (event.owner == Owner::kPreviousUnit)
+        key = {instruction.unit - 1, instruction.microbatch, operations_[static_cast<size_t>(instruction.unit) - 1].output};
+      event.allocate ? memory_.allocate(key, event.account, event.bytes) : memory_.release(key);
+    }
+  }
+
+  void execute(const Instruction& instruction) {
+    const int unit = instruction.unit;
+    const MemoryReplay::Key unsharded{unit, kNobody, kUnshardedId}, transient{unit, kNobody, kTransientGradsId};
+    switch (instruction.op) {
+      case Opcode::kUnshard: return memory_.allocate(unsharded, Account::kUnshardedParams, full_bytes(unit));
+      case Opcode::kReshard: return memory_.release(unsharded);
+      case Opcode::kForward: return play(instruction, TapeStep::kForward, {.keep = instruction.keep});
+      case Opcode::kRecompute:
+        return play(instruction, TapeStep::kRecompute, {.output_unused = instruction.output_unused});
+      case Opcode::kLoss: return play(instruction, TapeStep::kLoss);
+      case Opcode::kBackward: return play(instruction, TapeStep::kBackward);
+      case Opcode::kAllocateGrads: return memory_.allocate(transient, Account::kUnshardedGrads, full_bytes(unit));
+      case Opcode::kAccumulateGrads: return memory_.release(transient);
+      case Opcode::kWaitReduce:
+        if (policy_.shards_grads()) memory_.release(transient);
+        return;
+      case Opcode::kCountTokens:
+      case Opcode::kWaitParameters:
+      case Opcode::kWaitUnshard:
+      case Opcode::kReduceGrads:
+      case Opcode::kGradNorm:
+      case Opcode::kOptimizerStep:
+      case Opcode::kGatherParameters: return;
+    }
+  }
+
+  const ModelSpec& model_;
+  const Inventory& inventory_;
+  const ResolvedConfig& config_;
+  ShardingPolicy policy_;
+  TapeShape shape_;
+  std::vector<UnitOperations> operations_;
+  MemoryReplay memory_;
+};
+
+}  // namespace
+
+Ledger predict_memory(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config, int) {
+  StepReplay replay(model, inventory, config);
+  replay.allocate_persistent();
+  Ledger ledger;
+  ledger.persistent = replay.memory().live();
+  replay.run(training_program(inventory, config), nullptr);
+  FIVEFOLD_CHECK(replay.memory().live() == ledger.persistent, "a step leaves buffers behind");
+  ledger.peak = replay.memory().peak();
+  ledger.at_peak = replay.memory().at_peak();
+  ledger.peak_total = replay.memory().peak_total();
+  ledger.peak_moment = replay.memory().peak_moment();
+  return ledger;
+}
+
+std::vector<int64_t> memory_timeline(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config, int) {
+  StepReplay replay(model, inventory, config);
+  replay.allocate_persistent();
+  std::vector<int64_t> timeline;
+  replay.run(training_program(inventory, config), [&] { timeline.push_back(replay.memory().live().total()); });
+  return timeline;
+}
+
+}  // namespace fivefold

@@ -1,0 +1,37 @@
+// Ledger: predicted memory of a rank under fivefold's own engine: the Program of a step replayed over the tapes of its
+// units. Peaks are exact for every account but workspace, which is bounded. Formulas and worked numbers: docs/memory.md.
+// Pure functions, thread-safe.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "schedule/run_program.h"
+#include "spec/account_bytes.h"
+#include "spec/model.h"
+
+namespace fivefold {
+
+struct MemoryLine {
+  std::string name;      // "activations: layers.3.gate_up"
+  Account account = Account::kOther;
+  int64_t bytes = 0;
+  std::string formula;   // with its numbers
+};
+
+struct Ledger {
+  AccountBytes persistent;    // between steps: states and data
+  AccountBytes peak;          // per account, each at its own moment of the step
+  AccountBytes at_peak;       // per account at the moment of the largest sum
+  int64_t peak_total = 0;     // that sum
+  std::string peak_moment;    // the instruction during which it is reached
+};
+
+// Of one rank during a training step; every rank of a data-parallel run has the same. `threads`: of the rank.
+Ledger predict_memory(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config, int threads);
+
+// Bytes live after each instruction of the step's Program, for timelines: total over accounts.
+std::vector<int64_t> memory_timeline(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config,
+                                     int threads);
+
+}  // namespace fivefold

@@ -1,0 +1,71 @@
+#include "planner/traffic.h"
+
+#include <map>
+#include <tuple>
+
+#include "base/integer.h"
+
+namespace fivefold {
+namespace {
+
+// Bytes sent by one of n ranks, docs/communication.md: an all-reduce is a reduce-scatter and an all-gather of n chunks
+// of ceil(count / n) elements.
+int64_t all_reduce_bytes(int64_t n, int64_t count, int64_t element) { return 2 * (n - 1) * div_ceil(count, n) * element; }
+int64_t shard_bytes(int64_t n, int64_t shard_count, int64_t element) { return (n - 1) * shard_count * element; }
+
+class TrafficSum {
+ public:
+  void add(CollectiveKind kind, GroupKind group, Purpose purpose, int64_t bytes) {
+    auto& line = lines_[{kind, group, purpose}];
+    line.first += 1;
+    line.second += bytes;
+  }
+  std::vector<TrafficLine> lines() const {
+    std::vector<TrafficLine> result;
+    for (const auto& [key, value] : lines_)
+      result.push_back({std::get<0>(key), std::get<1>(key), std::get<2>(key), value.first, value.second});
+    return result;
+  }
+
+ private:
+  std::map<std::tuple<CollectiveKind, GroupKind, Purpose>, std::pair<int64_t, int64_t>> lines_;
+};
+
+}  // namespace
+
+std::vector<TrafficLine> predict_traffic(const Inventory& inventory, const ResolvedConfig& config) {
+  const ShardingPolicy policy = sharding_policy(config);
+  const int64_t shards = policy.shards, replicas = policy.replicas, data = shards * replicas;
+  const int64_t compute = dtype_bytes(policy.compute), grads = dtype_bytes(policy.grads);
+  TrafficSum sum;
+  for (const Instruction& instruction : training_program(inventory, config).instructions) {
+    const int64_t shard =
+        instruction.unit < 0 ? 0 : inventory.units[static_cast<size_t>(instruction.unit)].shard_numel(shards);
+    switch (instruction.op) {
+      case Opcode::kCountTokens:
+        sum.add(CollectiveKind::kAllReduce, GroupKind::kDpCp, Purpose::kTokenCount, all_reduce_bytes(data, 1, 8));
+        break;
+      case Opcode::kUnshard:
+      case Opcode::kGatherParameters:
+        sum.add(CollectiveKind::kAllGather, GroupKind::kShard, Purpose::kParameters, shard_bytes(shards, shard, compute));
+        break;
+      case Opcode::kReduceGrads:
+        // Levels 2 and 3 send the microbatch's gradient, level 1 the accumulated one.
+        if (policy.shards_grads() || shards > 1)
+          sum.add(CollectiveKind::kReduceScatter, GroupKind::kShard, Purpose::kGradients,
+                  shard_bytes(shards, shard, policy.shards_grads() ? compute : grads));
+        if (instruction.last && replicas > 1)
+          sum.add(CollectiveKind::kAllReduce, GroupKind::kReplicate, Purpose::kGradients,
+                  all_reduce_bytes(replicas, shard, grads));
+        break;
+      case Opcode::kGradNorm:
+        sum.add(CollectiveKind::kAllReduce, GroupKind::kDpCp, Purpose::kLoss, all_reduce_bytes(data, 1, 8));
+        sum.add(CollectiveKind::kAllReduce, GroupKind::kShard, Purpose::kGradNorm, all_reduce_bytes(shards, 1, 8));
+        break;
+      default: break;
+    }
+  }
+  return sum.lines();
+}
+
+}  // namespace fivefold

@@ -1,0 +1,146 @@
+#include "runtime/interpreter.h"
+
+#include <time.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace fivefold {
+namespace {
+
+double clock_seconds(clockid_t clock) {
+  timespec t{};
+  clock_gettime(clock, &t);
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
+
+// The `index`-th of `count` equal parts of a buffer.
+Buffer part(const Buffer& buffer, int count, int index) {
+  Buffer piece = buffer;
+  piece.bytes = buffer.bytes / count;
+  piece.pointer = static_cast<std::byte*>(buffer.pointer) + piece.bytes * index;
+  return piece;
+}
+
+template <typename T>
+T& at_unit(std::vector<T>& items, int unit) {
+  if (items.size() <= static_cast<size_t>(unit)) items.resize(static_cast<size_t>(unit) + 1);
+  return items[static_cast<size_t>(unit)];
+}
+
+CallOptions async_call() { return {.mode = Mode::kAsync, .stream = {}, .keep_alive = {}}; }
+
+}  // namespace
+
+Interpreter::Interpreter(Communicator& communicator, const Groups& groups, const ShardingPolicy& sharding,
+                         StageExecutor& executor)
+    : communicator_(communicator), groups_(groups), sharding_(sharding), executor_(executor),
+      origin_s_(clock_seconds(CLOCK_MONOTONIC)) {
+  FIVEFOLD_CHECK(groups_.shard.size() == sharding_.shards && groups_.replicate.size() == sharding_.replicas);
+}
+
+StepOutcome Interpreter::run_step(const Program& program, const std::function<bool(double, double)>& accept) {
+  const double begin = clock_seconds(CLOCK_MONOTONIC);
+  outcome_ = {};
+  times_.assign(program.instructions.size(), {});
+  for (size_t i = 0; i < program.instructions.size(); ++i) {
+    const Instruction& instruction = program.instructions[i];
+    const double wall = clock_seconds(CLOCK_MONOTONIC), cpu = clock_seconds(CLOCK_THREAD_CPUTIME_ID);
+    execute(instruction);
+    if (instruction.op == Opcode::kGradNorm)
+      outcome_.updated = outcome_.valid_tokens > 0 && (!accept || accept(outcome_.loss, outcome_.grad_norm));
+    times_[i] = {wall - origin_s_, clock_seconds(CLOCK_MONOTONIC) - origin_s_,
+                 clock_seconds(CLOCK_THREAD_CPUTIME_ID) - cpu};
+  }
+  outcome_.seconds = clock_seconds(CLOCK_MONOTONIC) - begin;
+  return outcome_;
+}
+
+void Interpreter::run_evaluation(const Program& program) {
+  finish_parameter_gathers();
+  for (const Instruction& instruction : program.instructions) execute(instruction);
+}
+
+void Interpreter::finish_parameter_gathers() { wait_all(parameter_gathers_); }
+
+void Interpreter::wait_all(std::vector<Work>& works) {
+  for (const Work& work : works) work.wait_host();
+  works.clear();
+}
+
+int64_t Interpreter::sum_over_data(int64_t value, Purpose purpose) {
+  communicator_.all_reduce(groups_.data, {&value, sizeof value, DType::kInt64, {}}, Reduction::kSum, purpose);
+  return value;
+}
+
+double Interpreter::sum(double value, const Group& group, Purpose purpose) {
+  communicator_.all_reduce(group, {&value, sizeof value, DType::kFloat64, {}}, Reduction::kSum, purpose);
+  return value;
+}
+
+// Over the shard group into this rank's shard; when nothing follows this step, over the replicas too. Calls of a rank
+// run in program order, so the second reads what the first wrote.
+void Interpreter::reduce(const Instruction& instruction) {
+  auto& works = at_unit(reductions_, instruction.unit);
+  const Buffer grads = executor_.grads(instruction.unit);
+  Buffer shard = grads;
+  if (sharding_.shards_grads()) {
+    works.push_back(communicator_.reduce_scatter(
+        groups_.shard, executor_.transient_grads(instruction.unit), grads, Reduction::kSum, Purpose::kGradients, async_call(),
+        instruction.accumulate ? Output::kAccumulate : Output::kOverwrite));
+  } else {
+    shard = part(grads, sharding_.shards, groups_.shard.rank());
+    if (sharding_.shards > 1)
+      works.push_back(
+          communicator_.reduce_scatter(groups_.shard, grads, shard, Reduction::kSum, Purpose::kGradients, async_call()));
+  }
+  if (instruction.last && sharding_.replicas > 1)
+    works.push_back(communicator_.all_reduce(groups_.replicate, shard, Reduction::kSum, Purpose::kGradients, async_call()));
+}
+
+void Interpreter::execute(const Instruction& instruction) {
+  const int unit = instruction.unit;
+  switch (instruction.op) {
+    case Opcode::kCountTokens:
+      outcome_.valid_tokens = sum_over_data(executor_.local_valid_tokens(), Purpose::kTokenCount);
+      executor_.set_global_valid_tokens(outcome_.valid_tokens);
+      return;
+    case Opcode::kWaitParameters: at_unit(parameter_gathers_, unit).wait_host(); return;
+    case Opcode::kUnshard:
+      executor_.allocate_unsharded(unit);
+      at_unit(unshards_, unit) = communicator_.all_gather(groups_.shard, executor_.params(unit),
+                                                          executor_.unsharded_params(unit), Purpose::kParameters, async_call());
+      return;
+    case Opcode::kWaitUnshard: at_unit(unshards_, unit).wait_host(); return;
+    case Opcode::kReshard: executor_.free_unsharded(unit); return;
+    case Opcode::kForward: executor_.forward(unit, instruction.microbatch, instruction.keep); return;
+    case Opcode::kRecompute: executor_.recompute(unit, instruction.microbatch, instruction.output_unused); return;
+    case Opcode::kLoss: executor_.loss(unit, instruction.microbatch, instruction.accumulate); return;
+    case Opcode::kAllocateGrads: executor_.allocate_transient_grads(unit); return;
+    case Opcode::kBackward: executor_.backward(unit, instruction.microbatch, instruction.accumulate); return;
+    case Opcode::kAccumulateGrads: executor_.accumulate_grads(unit, instruction.accumulate); return;
+    case Opcode::kReduceGrads: reduce(instruction); return;
+    case Opcode::kWaitReduce:
+      wait_all(at_unit(reductions_, unit));
+      if (sharding_.shards_grads()) executor_.free_transient_grads(unit);
+      return;
+    case Opcode::kGradNorm: {
+      const double tokens = static_cast<double>(std::max<int64_t>(outcome_.valid_tokens, 1));
+      outcome_.loss = sum(executor_.local_loss_sum(), groups_.data, Purpose::kLoss) / tokens;
+      outcome_.grad_norm = std::sqrt(sum(executor_.local_squared_grad_norm(), groups_.shard, Purpose::kGradNorm));
+      executor_.set_grad_norm(outcome_.grad_norm);
+      return;
+    }
+    case Opcode::kOptimizerStep:
+      if (outcome_.updated) executor_.optimizer_step(unit);
+      return;
+    case Opcode::kGatherParameters: {
+      const Buffer full = executor_.params(unit);
+      at_unit(parameter_gathers_, unit) = communicator_.all_gather(
+          groups_.shard, part(full, sharding_.shards, groups_.shard.rank()), full, Purpose::kParameters, async_call());
+      return;
+    }
+  }
+}
+
+}  // namespace fivefold

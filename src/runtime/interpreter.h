@@ -1,0 +1,73 @@
+// Interpreter: runs a Program over a StageExecutor, with the collectives of one rank. Gathers and reductions are issued
+// asynchronously where the Program says and waited for where it says. Records when each instruction ran.
+// One thread per object; collectives run on the communicator's own thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "runtime/stage_executor.h"
+#include "schedule/program.h"
+
+namespace fivefold {
+
+// When one instruction ran, in seconds since the interpreter was made.
+struct InstructionTime {
+  double begin_s = 0, end_s = 0;
+  double cpu_s = 0;  // of the calling thread
+};
+
+struct StepOutcome {
+  int64_t valid_tokens = 0;   // of the global batch
+  double loss = 0;            // sum over valid tokens / valid tokens; 0 without any
+  double grad_norm = 0;       // before clipping
+  double seconds = 0;
+  bool updated = true;        // false: a batch without valid tokens, or `accept` refused: no optimizer step was made
+};
+
+class Interpreter {
+ public:
+  struct Groups {
+    Group data;       // dp x cp: all ranks that hold the same weights
+    Group shard;
+    Group replicate;
+  };
+
+  Interpreter(Communicator& communicator, const Groups& groups, const ShardingPolicy& sharding, StageExecutor& executor);
+
+  // Runs one optimizer step. `accept(loss, grad_norm)` is asked, on every rank with equal arguments, before the weights
+  // change; when it says no, they stay as they are.
+  // Throws what the executor or the communicator throws.
+  StepOutcome run_step(const Program& program, const std::function<bool(double loss, double grad_norm)>& accept = nullptr);
+
+  // Runs an evaluation program; the executor has accumulated its loss afterwards.
+  void run_evaluation(const Program& program);
+
+  // Completes the gathers of ZeRO-1/2 weights that the last step issued: call before weights are read from outside.
+  void finish_parameter_gathers();
+
+  // Times of the last program's instructions, in its order.
+  const std::vector<InstructionTime>& times() const { return times_; }
+
+ private:
+  void execute(const Instruction& instruction);
+  void reduce(const Instruction& instruction);
+  void wait_all(std::vector<Work>& works);
+  int64_t sum_over_data(int64_t value, Purpose purpose);
+  double sum(double value, const Group& group, Purpose purpose);
+
+  Communicator& communicator_;
+  Groups groups_;
+  ShardingPolicy sharding_;
+  StageExecutor& executor_;
+  std::vector<Work> parameter_gathers_;         // by unit
+  std::vector<Work> unshards_;                  // by unit
+  std::vector<std::vector<Work>> reductions_;   // by unit
+  std::vector<InstructionTime> times_;
+  StepOutcome outcome_;
+  double origin_s_;
+};
+
+}  // namespace fivefold

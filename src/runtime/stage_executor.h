@@ -1,0 +1,42 @@
+// StageExecutor: what the runtime needs from an engine to run a Program on one rank: computation on units, and access to
+// the buffers that collectives read and write. It does no communication itself. One thread per object.
+#pragma once
+
+#include <cstdint>
+
+#include "comm/communicator.h"
+#include "schedule/program.h"
+
+namespace fivefold {
+
+class StageExecutor {
+ public:
+  virtual ~StageExecutor() = default;
+
+  // ---- computation ----
+  virtual void forward(int unit, int microbatch, Keep keep) = 0;
+  virtual void recompute(int unit, int microbatch, bool output_unused) = 0;
+  virtual void loss(int unit, int microbatch, bool accumulate) = 0;
+  virtual void backward(int unit, int microbatch, bool accumulate) = 0;
+  virtual void accumulate_grads(int unit, bool accumulate) = 0;  // adds (or copies) the transient gradient and frees it
+  virtual void optimizer_step(int unit) = 0;
+
+  // ---- buffers of a unit ----
+  virtual void allocate_unsharded(int unit) = 0;
+  virtual void free_unsharded(int unit) = 0;
+  virtual void allocate_transient_grads(int unit) = 0;  // padding between parameters is zero
+  virtual void free_transient_grads(int unit) = 0;
+  virtual Buffer unsharded_params(int unit) = 0;        // ZeRO-3: the gathered unit
+  virtual Buffer params(int unit) = 0;                  // persistent weights: full, or the shard at ZeRO-3
+  virtual Buffer transient_grads(int unit) = 0;
+  virtual Buffer grads(int unit) = 0;                   // persistent gradient: full, or the shard at ZeRO-2/3
+
+  // ---- scalars of a step ----
+  virtual int64_t local_valid_tokens() const = 0;
+  virtual void set_global_valid_tokens(int64_t tokens) = 0;
+  virtual double local_loss_sum() const = 0;            // over this rank's valid tokens
+  virtual double local_squared_grad_norm() = 0;         // over this rank's shard
+  virtual void set_grad_norm(double norm) = 0;          // fixes the clipping factor of the step
+};
+
+}  // namespace fivefold

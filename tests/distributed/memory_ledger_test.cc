@@ -1,0 +1,178 @@
+// Predicted = counted: for every configuration the planner's peak per account equals what the engine's allocator counted
+// on every rank, workspace and other excepted, and the traffic of a step equals the counters, call by call.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "planner/ledger.h"
+#include "planner/traffic.h"
+#include "support/reference_run.h"
+
+namespace fivefold::testing {
+namespace {
+
+struct Shape {
+  const char* name;
+  int64_t layers, hidden, heads, kv_heads, head_dim, ffn, vocab, sequence;
+  bool tied = false, gpt2 = false, qk_norm = false, qkv_bias = false;
+};
+
+constexpr Shape kShapes[] = {
+    {.name = "llama", .layers = 4, .hidden = 64, .heads = 4, .kv_heads = 2, .head_dim = 16, .ffn = 176, .vocab = 300,
+     .sequence = 48},
+    {.name = "tied_odd_vocabulary", .layers = 3, .hidden = 40, .heads = 4, .kv_heads = 1, .head_dim = 10, .ffn = 72,
+     .vocab = 131, .sequence = 33, .tied = true, .qk_norm = true},
+    {.name = "gpt2", .layers = 3, .hidden = 48, .heads = 4, .kv_heads = 4, .head_dim = 12, .ffn = 192, .vocab = 257,
+     .sequence = 40, .tied = true, .gpt2 = true, .qkv_bias = true},
+};
+
+ModelSpec model_of(const Shape& shape) {
+  ModelSpec model;
+  model.name = shape.name;
+  model.hidden = shape.hidden;
+  model.vocab = shape.vocab;
+  model.max_positions = 64;
+  model.learned_positions = shape.gpt2;
+  model.tied_embeddings = shape.tied;
+  model.naming = shape.gpt2 ? "gpt2" : "llama";
+  LayerSpec layer;
+  layer.mixer.num_heads = shape.heads;
+  layer.mixer.num_kv_heads = shape.kv_heads;
+  layer.mixer.head_dim = shape.head_dim;
+  layer.mixer.qkv_bias = shape.qkv_bias;
+  layer.mixer.out_bias = shape.gpt2;
+  layer.mixer.qk_norm = shape.qk_norm;
+  layer.mixer.has_rope = !shape.gpt2;
+  layer.mixer.rope.rotary_dim = shape.head_dim;
+  layer.mlp.ffn = shape.ffn;
+  if (shape.gpt2) {
+    layer.norm = {.kind = NormKind::kLayer, .eps = 1e-5, .bias = true};
+    layer.mlp.kind = MlpKind::kPlain;
+    layer.mlp.activation = Activation::kGeluTanh;
+    layer.mlp.bias = true;
+  }
+  model.final_norm = layer.norm;
+  model.layers.assign(static_cast<size_t>(shape.layers), layer);
+  return model;
+}
+
+// Random tokens; row r has a different number of valid targets, some rows none.
+GlobalBatch random_batch(const Shape& shape, int64_t rows) {
+  GlobalBatch batch{.rows = rows, .sequence = shape.sequence, .input_ids = {}, .targets = {}, .positions = {},
+                    .document_lengths = {}};
+  uint32_t state = 12345;
+  const auto next = [&state] { return (state = state * 1664525u + 1013904223u) >> 8; };
+  for (int64_t row = 0; row < rows; ++row) {
+    const int64_t valid = row % 4 == 3 ? 0 : shape.sequence / (row % 4 + 1);
+    for (int64_t i = 0; i < shape.sequence; ++i) {
+      batch.input_ids.push_back(static_cast<int32_t>(next() % static_cast<uint32_t>(shape.vocab)));
+      batch.targets.push_back(i < valid ? static_cast<int32_t>(next() % static_cast<uint32_t>(shape.vocab)) : -100);
+      batch.positions.push_back(static_cast<int32_t>(i));
+    }
+    batch.document_lengths.push_back({static_cast<int32_t>(shape.sequence)});
+  }
+  return batch;
+}
+
+struct Case {
+  int dp, zero, shard_size, micro, accumulation, recompute;
+  bool bf16;
+};
+
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  for (const bool bf16 : {false, true}) {
+    for (const int recompute : {0, 1, 2}) {
+      for (const int accumulation : {1, 3}) {
+        for (const int dp : {1, 2, 4})
+          for (const int zero : {0, 1, 2, 3}) all.push_back({dp, zero, 0, 2, accumulation, recompute, bf16});
+        for (const int zero : {1, 2, 3}) all.push_back({4, zero, 2, 1, accumulation, recompute, bf16});
+        all.push_back({8, 3, 4, 1, accumulation, recompute, bf16});
+      }
+    }
+  }
+  return all;
+}
+
+ResolvedConfig config_of(const Shape& shape, const Case& c, const ModelSpec& model) {
+  ConfigSources sources;
+  const auto set = [&](const std::string& key, auto value) { sources.set.push_back(key + "=" + std::to_string(value)); };
+  set("parallel.dp", c.dp);
+  set("parallel.zero", c.zero);
+  set("parallel.shard_size", c.shard_size);
+  set("parallel.threads", 1);
+  set("batch.micro", c.micro);
+  set("batch.global", c.micro * c.dp * c.accumulation);
+  set("batch.sequence", shape.sequence);
+  set("batch.loss_chunk", 20);
+  set("comm.timeout_s", 60);
+  sources.set.push_back(std::string("precision.compute=") + (c.bf16 ? "bf16" : "fp32"));
+  if (c.recompute > 0) {
+    sources.set.push_back("recompute.kind=full");
+    set("recompute.every", c.recompute);
+  }
+  const LoadedConfig loaded = load_config(sources);
+  FIVEFOLD_CHECK(loaded.errors.empty());
+  return resolve(loaded.config, model).value();
+}
+
+std::string describe(const Shape& shape, const Case& c) {
+  return std::string(shape.name) + " dp" + std::to_string(c.dp) + " zero" + std::to_string(c.zero) + " shard" +
+         std::to_string(c.shard_size) + " micro" + std::to_string(c.micro) + " acc" + std::to_string(c.accumulation) +
+         " recompute" + std::to_string(c.recompute) + (c.bf16 ? " bf16" : " fp32");
+}
+
+void compare_traffic(const std::vector<TrafficCount>& counted, const std::vector<TrafficLine>& predicted) {
+  ASSERT_EQ(counted.size(), predicted.size());
+  for (size_t i = 0; i < counted.size(); ++i) {
+    const TrafficCount& c = counted[i];
+    EXPECT_EQ((TrafficLine{c.kind, c.group, c.purpose, c.calls, c.bytes}), predicted[i])
+        << to_string(c.kind) << " " << to_string(c.group) << " " << to_string(c.purpose) << ": counted " << c.calls << " calls, "
+        << c.bytes << " bytes; predicted " << to_string(predicted[i].kind) << " " << to_string(predicted[i].group) << " "
+        << to_string(predicted[i].purpose) << " " << predicted[i].calls << " calls, " << predicted[i].bytes << " bytes";
+  }
+}
+
+class MemoryLedger : public ::testing::TestWithParam<Shape> {};
+
+TEST_P(MemoryLedger, PredictedEqualsCountedOnEveryRank) {
+  EngineApi* const engine = load_engine().value();
+  const Shape& shape = GetParam();
+  const ModelSpec model = model_of(shape);
+  const Inventory inventory = build_inventory(model);
+  int configurations = 0;
+  for (const Case& c : cases()) {
+    SCOPED_TRACE(describe(shape, c));
+    ProbeRequest request;
+    request.model = model;
+    request.config = config_of(shape, c, model);
+    request.batch = random_batch(shape, int64_t{c.micro} * c.dp * c.accumulation);
+    request.updates = 1;
+    request.want_gradients = false;
+    const ProbeResult result = engine->probe(request).value();
+    const Ledger ledger = predict_memory(model, inventory, request.config, 1);
+    const std::vector<TrafficLine> traffic = predict_traffic(inventory, request.config);
+    for (size_t rank = 0; rank < result.memory.size(); ++rank) {
+      SCOPED_TRACE("rank " + std::to_string(rank));
+      const RankMemory& memory = result.memory[rank];
+      for (int a = 0; a < kNumAccounts; ++a) {
+        const auto account = static_cast<Account>(a);
+        if (account == Account::kWorkspace || account == Account::kOther) continue;
+        EXPECT_EQ(memory.peak_by_account[static_cast<size_t>(a)], ledger.peak[account]) << to_string(account);
+      }
+      // The whole, workspace included: 1 % and 4 MiB per thread.
+      EXPECT_NEAR(static_cast<double>(memory.peak_total), static_cast<double>(ledger.peak_total),
+                  0.01 * static_cast<double>(ledger.peak_total) + 4.0 * 1024 * 1024);
+      compare_traffic(result.traffic[rank], traffic);
+    }
+    if (::testing::Test::HasFailure()) return;
+    ++configurations;
+  }
+  std::printf("%d configurations of %s\n", configurations, shape.name);
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, MemoryLedger, ::testing::ValuesIn(kShapes),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+}  // namespace
+}  // namespace fivefold::testing
