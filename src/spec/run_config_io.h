@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/result.h"
 #include "spec/run_config.h"
 
 namespace fivefold {
