@@ -108,6 +108,8 @@ class RankProbe {
       result_.valid_tokens = first.valid_tokens;
       result_.step_seconds.push_back(first.seconds);
     }
+    session.interpreter().finish_parameter_gathers();
+    communicator.barrier(session.groups().data, Purpose::kControl);
     ledger.reset_peak();
     measured_step(session, microbatches, communicator, ledger);
     if (request_.updates > 0) finish(session, microbatches, communicator);
