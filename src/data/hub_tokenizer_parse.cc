@@ -4,8 +4,8 @@
 
 #include <filesystem>
 
-#include "data/hub_tokenizer.h"
 #include "base/mapped_file.h"
+#include "data/hub_tokenizer.h"
 #include "data/pattern.h"
 
 namespace fivefold {

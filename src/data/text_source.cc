@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "base/units.h"
 #include "base/mapped_file.h"
+#include "base/units.h"
 
 namespace fivefold {
 namespace {

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "base/result.h"
 #include "base/mapped_file.h"
+#include "base/result.h"
 
 namespace fivefold {
 
