@@ -73,11 +73,11 @@ RankSession::RankSession(const ModelSpec& model, const Inventory& inventory, con
       interpreter_(communicator, groups_, sharding_policy(config), executor_) {}
 
 StepOutcome RankSession::step(const std::vector<MicrobatchTokens>& microbatches, double learning_rate, int64_t update,
-                              const std::function<bool(double, double)>& accept) {
+                              const std::function<bool(double, double)>& accept, bool request_stop) {
   FIVEFOLD_CHECK(static_cast<int64_t>(microbatches.size()) == config_.num_microbatches);
   executor_.load_step(microbatches);
   executor_.set_learning_rate(learning_rate, update);
-  return interpreter_.run_step(program_, accept);
+  return interpreter_.run_step(program_, accept, request_stop);
 }
 
 RankSession::Evaluation RankSession::evaluate(const MicrobatchTokens& tokens) {

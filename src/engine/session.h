@@ -35,7 +35,7 @@ class RankSession {
 
   // One optimizer step over this rank's microbatches.
   StepOutcome step(const std::vector<MicrobatchTokens>& microbatches, double learning_rate, int64_t update,
-                   const std::function<bool(double, double)>& accept = nullptr);
+                   const std::function<bool(double, double)>& accept = nullptr, bool request_stop = false);
   // Sum of losses and valid tokens of one microbatch on this rank, without gradients.
   struct Evaluation {
     double loss_sum = 0;

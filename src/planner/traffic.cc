@@ -43,7 +43,8 @@ std::vector<TrafficLine> predict_traffic(const Inventory& inventory, const Resol
         instruction.unit < 0 ? 0 : inventory.units[static_cast<size_t>(instruction.unit)].shard_numel(shards);
     switch (instruction.op) {
       case Opcode::kCountTokens:
-        sum.add(CollectiveKind::kAllReduce, GroupKind::kDpCp, Purpose::kTokenCount, all_reduce_bytes(data, 1, 8));
+        // The count, and whether a rank wants to stop.
+        sum.add(CollectiveKind::kAllReduce, GroupKind::kDpCp, Purpose::kTokenCount, all_reduce_bytes(data, 2, 8));
         break;
       case Opcode::kUnshard:
       case Opcode::kGatherParameters:

@@ -39,9 +39,11 @@ Interpreter::Interpreter(Communicator& communicator, const Groups& groups, const
   FIVEFOLD_CHECK(groups_.shard.size() == sharding_.shards && groups_.replicate.size() == sharding_.replicas);
 }
 
-StepOutcome Interpreter::run_step(const Program& program, const std::function<bool(double, double)>& accept) {
+StepOutcome Interpreter::run_step(const Program& program, const std::function<bool(double, double)>& accept,
+                                  bool request_stop) {
   const double begin = clock_seconds(CLOCK_MONOTONIC);
   outcome_ = {};
+  request_stop_ = request_stop;
   times_.assign(program.instructions.size(), {});
   for (size_t i = 0; i < program.instructions.size(); ++i) {
     const Instruction& instruction = program.instructions[i];
@@ -68,9 +70,13 @@ void Interpreter::wait_all(std::vector<Work>& works) {
   works.clear();
 }
 
-int64_t Interpreter::sum_over_data(int64_t value, Purpose purpose) {
-  communicator_.all_reduce(groups_.data, {&value, sizeof value, DType::kInt64, {}}, Reduction::kSum, purpose);
-  return value;
+// The wish to stop travels with the count, so that all ranks leave the loop after the same step.
+void Interpreter::count_tokens() {
+  int64_t values[2] = {executor_.local_valid_tokens(), request_stop_ ? 1 : 0};
+  communicator_.all_reduce(groups_.data, {values, sizeof values, DType::kInt64, {}}, Reduction::kSum, Purpose::kTokenCount);
+  outcome_.valid_tokens = values[0];
+  outcome_.stop_requested = values[1] > 0;
+  executor_.set_global_valid_tokens(values[0]);
 }
 
 double Interpreter::sum(double value, const Group& group, Purpose purpose) {
@@ -101,10 +107,7 @@ void Interpreter::reduce(const Instruction& instruction) {
 void Interpreter::execute(const Instruction& instruction) {
   const int unit = instruction.unit;
   switch (instruction.op) {
-    case Opcode::kCountTokens:
-      outcome_.valid_tokens = sum_over_data(executor_.local_valid_tokens(), Purpose::kTokenCount);
-      executor_.set_global_valid_tokens(outcome_.valid_tokens);
-      return;
+    case Opcode::kCountTokens: count_tokens(); return;
     case Opcode::kWaitParameters: at_unit(parameter_gathers_, unit).wait_host(); return;
     case Opcode::kUnshard:
       executor_.allocate_unsharded(unit);

@@ -24,6 +24,7 @@ struct StepOutcome {
   double loss = 0;            // sum over valid tokens / valid tokens; 0 without any
   double grad_norm = 0;       // before clipping
   double seconds = 0;
+  bool stop_requested = false;  // by any rank, before the step
   bool updated = true;        // false: a batch without valid tokens, or `accept` refused: no optimizer step was made
 };
 
@@ -39,8 +40,10 @@ class Interpreter {
 
   // Runs one optimizer step. `accept(loss, grad_norm)` is asked, on every rank with equal arguments, before the weights
   // change; when it says no, they stay as they are.
+  // `request_stop`: this rank wants the run to end; every rank learns of it in this step's outcome.
   // Throws what the executor or the communicator throws.
-  StepOutcome run_step(const Program& program, const std::function<bool(double loss, double grad_norm)>& accept = nullptr);
+  StepOutcome run_step(const Program& program, const std::function<bool(double loss, double grad_norm)>& accept = nullptr,
+                       bool request_stop = false);
 
   // Runs an evaluation program; the executor has accumulated its loss afterwards.
   void run_evaluation(const Program& program);
@@ -55,7 +58,7 @@ class Interpreter {
   void execute(const Instruction& instruction);
   void reduce(const Instruction& instruction);
   void wait_all(std::vector<Work>& works);
-  int64_t sum_over_data(int64_t value, Purpose purpose);
+  void count_tokens();
   double sum(double value, const Group& group, Purpose purpose);
 
   Communicator& communicator_;
@@ -67,6 +70,7 @@ class Interpreter {
   std::vector<std::vector<Work>> reductions_;   // by unit
   std::vector<InstructionTime> times_;
   StepOutcome outcome_;
+  bool request_stop_ = false;
   double origin_s_;
 };
 
