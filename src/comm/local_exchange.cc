@@ -38,6 +38,7 @@ class LocalCommunicator::Exchange {
 
   void post(size_t i);
   void receive_what_is_there();
+  std::shared_ptr<PostedSend> take(size_t i);
   void receive(size_t i);
   Missing missing_send();
   Missing missing_receive();
@@ -109,36 +110,46 @@ void LocalCommunicator::Exchange::receive_what_is_there() {
   receives_ = std::move(pending);
 }
 
-void LocalCommunicator::Exchange::receive(size_t i) {
-  self_.run_hook(HookPoint::kBeforeData, call_.records[i]);
-  const Buffer& buffer = call_.transfers[i].buffer;
+// The next send for receive number i, off its channel: its sender waits from now on until it is done.
+std::shared_ptr<PostedSend> LocalCommunicator::Exchange::take(size_t i) {
   const CallRecord& mine = call_.records[i];
   Channel& channel = incoming(i);
   std::shared_ptr<PostedSend> sent;
-  bool matches = false;
   {
     const std::lock_guard lock(channel.mutex);
     if (channel.posted.empty()) state_.throw_if_aborted(self_.rank());  // an aborted sender has taken it back
     FIVEFOLD_CHECK(!channel.posted.empty());
     sent = channel.posted.front();
-    matches = sent->record.bytes == mine.bytes && sent->record.dtype == mine.dtype;
-    if (matches) {
+    if (sent->record.bytes == mine.bytes && sent->record.dtype == mine.dtype) {
       channel.posted.pop_front();
       channel.num_posted.fetch_sub(1);
+      return sent;
     }
   }
-  if (!matches) {
-    const auto size = [](const CallRecord& record) {
-      return " (" + std::to_string(record.bytes) + " bytes of " + std::string(to_string(record.dtype)) + ")";
-    };
-    state_.fail(self_.rank(), "rank " + std::to_string(self_.rank()) + " entered " + mine.name() + size(mine) +
-                                  ", but rank " + std::to_string(mine.peer) + " entered " + sent->record.name() +
-                                  size(sent->record));
+  const auto size = [](const CallRecord& record) {
+    return " (" + std::to_string(record.bytes) + " bytes of " + std::string(to_string(record.dtype)) + ")";
+  };
+  state_.fail(self_.rank(), "rank " + std::to_string(self_.rank()) + " entered " + mine.name() + size(mine) +
+                                ", but rank " + std::to_string(mine.peer) + " entered " + sent->record.name() +
+                                size(sent->record));
+}
+
+void LocalCommunicator::Exchange::receive(size_t i) {
+  const Buffer& buffer = call_.transfers[i].buffer;
+  const std::shared_ptr<PostedSend> sent = take(i);
+  const auto finish = [&] {
+    sent->staging.reset();
+    sent->done.store(true);
+    state_.ring(call_.records[i].peer);
+  };
+  try {
+    self_.run_hook(HookPoint::kBeforeData, call_.records[i]);
+  } catch (...) {
+    finish();
+    throw;
   }
   if (buffer.bytes > 0) std::memcpy(buffer.pointer, sent->data, static_cast<size_t>(buffer.bytes));
-  sent->staging.reset();
-  sent->done.store(true);
-  state_.ring(mine.peer);
+  finish();
 }
 
 void LocalCommunicator::Exchange::retract() {

@@ -1,61 +1,21 @@
 // Missing, late, throwing and disagreeing ranks: all ranks end, one error is reported, and it says who and where.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <atomic>
 #include <latch>
-#include <optional>
 
+#include "comm/comm_fault_support.h"
 #include "comm/comm_test_support.h"
 
 namespace fivefold {
 namespace {
 
 using comm_test::buffer_of;
-using comm_test::random_delays;
+using comm_test::Ended;
+using comm_test::expect_text;
+using comm_test::Outcome;
+using comm_test::run;
 
 const LocalOptions kShort{.timeout_s = 30};
-const CallOptions kAsync{.mode = Mode::kAsync};
-
-// How a rank's function ended.
-enum class Ended { kNormally, kCommError, kAborted, kOther };
-
-struct Outcome {
-  std::vector<Ended> ranks;
-  std::optional<RankError> error;
-
-  int num(Ended ended) const { return static_cast<int>(std::count(ranks.begin(), ranks.end(), ended)); }
-};
-
-Outcome run(int n, const LocalOptions& options, const std::function<void(int, Communicator&)>& fn) {
-  Outcome outcome{.ranks = std::vector<Ended>(static_cast<size_t>(n), Ended::kNormally), .error = std::nullopt};
-  try {
-    run_ranks(n, options, [&](int rank, Communicator& comm) {
-      Ended& ended = outcome.ranks[static_cast<size_t>(rank)];
-      try {
-        fn(rank, comm);
-      } catch (const CommError&) {
-        ended = Ended::kCommError;
-        throw;
-      } catch (const Aborted&) {
-        ended = Ended::kAborted;
-        throw;
-      } catch (...) {
-        ended = Ended::kOther;
-        throw;
-      }
-    });
-  } catch (const RankError& e) {
-    outcome.error = e;
-  }
-  return outcome;
-}
-
-void expect_text(const Outcome& outcome, const std::string& part) {
-  ASSERT_TRUE(outcome.error.has_value());
-  EXPECT_NE(std::string(outcome.error->what()).find(part), std::string::npos)
-      << "expected: " << part << "\nin: " << outcome.error->what();
-}
 
 TEST(LocalFault, AThrowingRankEndsTheOthers) {
   const Outcome outcome = run(4, kShort, [](int rank, Communicator& comm) {
@@ -228,94 +188,6 @@ TEST(LocalFault, ARankThatEndedIsNoticedWithoutTimeout) {
   expect_text(outcome, "rank 2 never entered barrier #1 of world[0]; it is at its end, after barrier #0 of world[0]");
   EXPECT_EQ(outcome.ranks[2], Ended::kNormally);
   EXPECT_EQ(outcome.num(Ended::kCommError), 1);
-}
-
-TEST(LocalFault, AbortWakesEveryKindOfWaiter) {
-  const Outcome outcome =
-      run(6, {.timeout_s = 1e6, .send_mode = SendMode::kRendezvous}, [](int rank, Communicator& comm) {
-        std::vector<float> x(4);
-        const Group others = rank < 3 ? comm.create_group(GroupKind::kDp, 0, {0, 1, 2}) : comm.world();
-        switch (rank) {
-          case 0:
-            return comm.barrier(others, Purpose::kControl), void();
-          case 1:
-            comm.barrier(others, Purpose::kControl, kAsync).wait_host();
-            return;
-          case 2: {  // a chain of async calls: all of them end
-            const Work first = comm.recv(comm.world(), buffer_of(x), 5, Purpose::kActivations, kAsync);
-            const Work second = comm.barrier(others, Purpose::kControl, kAsync);
-            EXPECT_THROW(second.wait_host(), Aborted);
-            EXPECT_THROW(first.wait_host(), Aborted);
-            EXPECT_THROW(comm.barrier(others, Purpose::kControl), Aborted);
-            return;
-          }
-          case 3:
-            comm.send(comm.world(), buffer_of(x), 5, Purpose::kActivations);
-            return;
-          case 4:
-            comm.recv(comm.world(), buffer_of(x), 5, Purpose::kActivations);
-            return;
-          default:
-            for (int i = 0; i < 100; ++i) std::this_thread::yield();
-            comm.abort("SIGTERM after a lost peer");
-        }
-      });
-  EXPECT_EQ(outcome.error->rank(), 5);
-  expect_text(outcome, "SIGTERM after a lost peer");
-  EXPECT_EQ(outcome.error->cause(), nullptr);
-  EXPECT_EQ(outcome.num(Ended::kAborted), 4);
-}
-
-// A rank dies at a random point of a stream of collectives, before entry or with peers already reading its buffers. The
-// buffers are freed as the exception unwinds: what a peer still reads would be found by the address sanitizer.
-TEST(LocalFault, DyingAnywhereLeavesNoReaderBehind) {
-  struct Killed : std::runtime_error {
-    using std::runtime_error::runtime_error;
-  };
-  for (unsigned run_index = 0; run_index < 200; ++run_index) {
-    const int victim = static_cast<int>(run_index % 3);
-    const auto point = run_index % 2 == 0 ? HookPoint::kBeforeEntry : HookPoint::kBeforeData;
-    const auto delay = random_delays(run_index);
-    std::atomic<int> calls{0};
-    const int fatal_call = static_cast<int>(run_index / 8 % 12);
-    LocalOptions options{.timeout_s = 30,
-                         .send_mode = run_index % 4 < 2 ? SendMode::kBuffered : SendMode::kRendezvous,
-                         .hook = [&](HookPoint p, int rank, const CallRecord& record) {
-                           delay(p, rank, record);
-                           if (rank == victim && p == point && calls++ == fatal_call) throw Killed(record.name());
-                         }};
-    const Outcome outcome = run(3, options, [](int rank, Communicator& comm) {
-      for (int i = 0; i < 10; ++i) {
-        std::vector<float> x(3000, 1.0f), part(1000), all(9000), in(3000);
-        const int next = (rank + 1) % 3, previous = (rank + 2) % 3;
-        comm.all_reduce(comm.world(), buffer_of(x), Reduction::kSum, Purpose::kGradients);
-        comm.reduce_scatter(comm.world(), buffer_of(x), buffer_of(part), Reduction::kSum, Purpose::kGradients);
-        comm.all_gather(comm.world(), buffer_of(x), buffer_of(all), Purpose::kParameters);
-        comm.barrier(comm.world(), Purpose::kControl);
-        comm.batch_send_recv(
-            comm.world(),
-            {{CollectiveKind::kSend, buffer_of(x), next}, {CollectiveKind::kRecv, buffer_of(in), previous}},
-            Purpose::kActivations);
-      }
-    });
-    ASSERT_TRUE(outcome.error.has_value()) << run_index;
-    EXPECT_EQ(outcome.error->rank(), victim);
-    EXPECT_THROW(std::rethrow_exception(outcome.error->cause()), Killed);
-    EXPECT_EQ(outcome.num(Ended::kOther), 1);
-    EXPECT_EQ(outcome.num(Ended::kAborted), 2);
-  }
-}
-
-TEST(LocalFaultDeathTest, AStuckThreadEndsTheProcess) {
-  GTEST_FLAG_SET(death_test_style, "threadsafe");
-  const auto stuck = [] {
-    run_ranks(2, {.timeout_s = 0.1, .exit_grace_s = 0.1}, [](int rank, Communicator& comm) {
-      std::latch never(1);
-      if (rank == 1) never.wait();
-      comm.barrier(comm.world(), Purpose::kControl);
-    });
-  };
-  EXPECT_EXIT(stuck(), testing::ExitedWithCode(4), "rank 1 never entered barrier #0 of world(.|\n)*did not end within");
 }
 
 }  // namespace

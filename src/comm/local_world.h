@@ -25,7 +25,7 @@ enum class SendMode : uint8_t {
 // Where a hook is called in the life of a call, on the thread that executes it.
 enum class HookPoint : uint8_t {
   kBeforeEntry,  // before peers can see the call
-  kBeforeData,   // all peers have entered; no data was read or written by this rank
+  kBeforeData,   // all peers have entered (the send has been taken); this rank has read and written no data yet
 };
 
 struct LocalOptions {
