@@ -1,12 +1,14 @@
 // For tests of this folder: buffers of vectors, half-precision values, and delays without clocks.
 #pragma once
 
-#include <bit>
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <random>
 #include <string>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 #include "comm/local_world.h"
