@@ -60,7 +60,8 @@ GemmPoint read_gemm_point(HardwareReader& reader) {
           .k = reader.required_count("k"),
           .dtype = reader.name("dtype", dtype_names()),
           .threads = reader.count("threads", 1),
-          .flops_per_s = reader.required_number("flops_per_s")};
+          .flops_per_s = reader.required_number("flops_per_s"),
+          .ranks = reader.count("ranks", 1)};
 }
 
 CollectivePoint read_collective_point(HardwareReader& reader) {
@@ -76,7 +77,17 @@ OperationPoint read_operation_point(HardwareReader& reader) {
           .dtype = reader.name("dtype", dtype_names()),
           .threads = reader.count("threads", 1),
           .overhead_s = reader.required_number("overhead_s"),
-          .bytes_per_s = reader.required_number("bytes_per_s")};
+          .bytes_per_s = reader.required_number("bytes_per_s"),
+          .flops_per_s = reader.number("flops_per_s", 0.0),
+          .ranks = reader.count("ranks", 1)};
+}
+
+StreamPoint read_stream_point(HardwareReader& reader) {
+  return {.stream = reader.name("stream", stream_names()),
+          .dtype = reader.name("dtype", dtype_names()),
+          .threads = reader.count("threads", 1),
+          .bytes_per_s = reader.required_number("bytes_per_s"),
+          .ranks = reader.count("ranks", 1)};
 }
 
 DeviceSpec read_device(HardwareReader reader) {
@@ -93,10 +104,12 @@ DeviceSpec read_device(HardwareReader reader) {
   device.launch_latency_s = reader.figure("launch_latency_s");
   device.step_overhead_s = reader.figure("step_overhead_s");
   device.optimizer_bytes_per_s = reader.figure("optimizer_bytes_per_s");
+  device.overlap_share = reader.figure("overlap_share");
   device.power_w = reader.figure("power_w");
   device.price_per_hour = reader.figure("price_per_hour");
   device.gemm = read_curve<GemmPoint>(reader, "gemm", read_gemm_point);
   device.operations = read_curve<OperationPoint>(reader, "operations", read_operation_point);
+  device.streams = read_curve<StreamPoint>(reader, "streams", read_stream_point);
   reader.finish();
   return device;
 }
@@ -199,6 +212,14 @@ const std::vector<std::pair<std::string_view, OperationKind>>& operation_names()
 const std::vector<std::pair<std::string_view, Pass>>& pass_names() {
   static const std::vector<std::pair<std::string_view, Pass>> names = {{"forward", Pass::kForward},
                                                                        {"backward", Pass::kBackward}};
+  return names;
+}
+
+const std::vector<std::pair<std::string_view, StreamKind>>& stream_names() {
+  static const std::vector<std::pair<std::string_view, StreamKind>> names = {
+      {"optimizer", StreamKind::kOptimizer},
+      {"accumulate", StreamKind::kAccumulate},
+      {"sum_of_squares", StreamKind::kSumOfSquares}};
   return names;
 }
 

@@ -52,12 +52,14 @@ struct MatrixRates {
   bool operator==(const MatrixRates&) const = default;
 };
 
-// [m, k] x [k, n] on `threads` threads (CPU; 1 on a GPU).
+// [m, k] x [k, n] on `threads` threads (CPU; 1 on a GPU). `ranks`, here and below: ranks of the machine that did the
+// same at the same time, sharing its cores and its memory.
 struct GemmPoint {
   int64_t m = 0, n = 0, k = 0;
   DType dtype = DType::kBFloat16;
   int64_t threads = 1;
   double flops_per_s = 0.0;
+  int64_t ranks = 1;
 
   bool operator==(const GemmPoint&) const = default;
 };
@@ -73,7 +75,8 @@ struct CollectivePoint {
   bool operator==(const CollectivePoint&) const = default;
 };
 
-// An operation that is not a matrix product: a fixed part, and what its bytes (read and written) take.
+// An operation that is not a matrix product: a fixed part, and what its bytes (read and written) or its floating-point
+// operations (attention; 0: those do not bind) take. What is counted: planner/work.h.
 enum class Pass : uint8_t { kForward, kBackward };
 struct OperationPoint {
   OperationKind operation = OperationKind::kNorm;
@@ -82,8 +85,26 @@ struct OperationPoint {
   int64_t threads = 1;
   double overhead_s = 0.0;
   double bytes_per_s = 0.0;
+  double flops_per_s = 0.0;
+  int64_t ranks = 1;
 
   bool operator==(const OperationPoint&) const = default;
+};
+
+// Loops over a unit's flat buffers; `dtype` is that of the working weights.
+enum class StreamKind : uint8_t {
+  kOptimizer,     // AdamW: gradient, master, moments, weights
+  kAccumulate,    // a microbatch's gradient added to the step's
+  kSumOfSquares,  // of gradients, for the clipping norm
+};
+struct StreamPoint {
+  StreamKind stream = StreamKind::kOptimizer;
+  DType dtype = DType::kBFloat16;
+  int64_t threads = 1;
+  double bytes_per_s = 0.0;  // of one rank
+  int64_t ranks = 1;
+
+  bool operator==(const StreamPoint&) const = default;
 };
 
 struct DeviceSpec {
@@ -96,10 +117,12 @@ struct DeviceSpec {
   Figure launch_latency_s;          // per operation
   Figure step_overhead_s;           // per training step, outside operations
   Figure optimizer_bytes_per_s;     // of AdamW over parameters, gradients and states
+  Figure overlap_share;             // of a collective's time by which computing meanwhile gets longer
   Figure power_w;
   Figure price_per_hour;  // US dollars
   Curve<GemmPoint> gemm;
   Curve<OperationPoint> operations;
+  Curve<StreamPoint> streams;
 
   bool operator==(const DeviceSpec&) const = default;
 };

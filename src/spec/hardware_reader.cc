@@ -40,7 +40,7 @@ std::string HardwareReader::text(const std::string& key, const std::string& fall
   return fallback;
 }
 
-double HardwareReader::number(const std::string& key, const toml::node& node) {
+double HardwareReader::checked_number(const std::string& key, const toml::node& node) {
   if (!node.is_number()) {
     fail(key, "expected a number");
     return 1.0;
@@ -52,9 +52,14 @@ double HardwareReader::number(const std::string& key, const toml::node& node) {
 }
 
 double HardwareReader::required_number(const std::string& key) {
-  if (const toml::node* node = find(key)) return number(key, *node);
+  if (const toml::node* node = find(key)) return checked_number(key, *node);
   fail(key, "missing");
   return 1.0;
+}
+
+double HardwareReader::number(const std::string& key, double fallback) {
+  const toml::node* node = find(key);
+  return node ? checked_number(key, *node) : fallback;
 }
 
 int64_t HardwareReader::count(const std::string& key, int64_t fallback) {

@@ -18,6 +18,7 @@ namespace fivefold {
 const std::vector<std::pair<std::string_view, Provenance>>& provenance_names();
 const std::vector<std::pair<std::string_view, OperationKind>>& operation_names();
 const std::vector<std::pair<std::string_view, Pass>>& pass_names();
+const std::vector<std::pair<std::string_view, StreamKind>>& stream_names();
 
 class HardwareReader {
  public:
@@ -31,6 +32,7 @@ class HardwareReader {
   int64_t required_count(const std::string& key);
   // A positive finite number; `required_number` must be there.
   double required_number(const std::string& key);
+  double number(const std::string& key, double fallback);
   // { value, kind, source }. Absent: an unknown Figure.
   Figure figure(const std::string& key);
   Figure required_figure(const std::string& key);
@@ -50,7 +52,7 @@ class HardwareReader {
 
  private:
   const toml::node* find(const std::string& key);
-  double number(const std::string& key, const toml::node& node);
+  double checked_number(const std::string& key, const toml::node& node);
 
   const toml::table* table_;
   std::string where_, prefix_;

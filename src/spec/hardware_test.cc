@@ -100,11 +100,13 @@ TEST(Hardware, MeasuredMachineSurvivesWritingAndReading) {
   h.device.optimizer_bytes_per_s = measured(1.1e10);
   h.device.gemm = {Provenance::kMeasured,
                    "calibrate",
-                   {{512, 1408, 512, DType::kBFloat16, 2, 3.9e11}, {64, 64, 64, DType::kFloat32, 1, 1e10}}};
+                   {{512, 1408, 512, DType::kBFloat16, 2, 3.9e11}, {64, 64, 64, DType::kFloat32, 1, 1e10, 2}}};
   h.device.operations = {Provenance::kMeasured,
                          "calibrate",
                          {{OperationKind::kNorm, Pass::kBackward, DType::kBFloat16, 2, 1e-6, 9e9},
-                          {OperationKind::kLoss, Pass::kForward, DType::kFloat32, 1, 2e-6, 8e9}}};
+                          {OperationKind::kAttention, Pass::kForward, DType::kFloat32, 1, 2e-6, 8e9, 3e10, 2}}};
+  h.device.streams = {Provenance::kMeasured, "calibrate", {{StreamKind::kAccumulate, DType::kBFloat16, 1, 7e9, 2}}};
+  h.device.overlap_share = measured(0.8);
   h.devices_per_node = 2;
   h.host_memory_bytes = measured(24e9);
   h.node_link = {"shared memory",

@@ -38,8 +38,8 @@ void write_rates(std::string& out, std::string_view table, const MatrixRates& ra
 }
 
 std::string point_fields(const GemmPoint& p) {
-  return fmt::format("m = {}, n = {}, k = {}, dtype = {}, threads = {}, flops_per_s = {}", p.m, p.n, p.k,
-                     toml_string(to_string(p.dtype)), p.threads, p.flops_per_s);
+  return fmt::format("m = {}, n = {}, k = {}, dtype = {}, threads = {}, ranks = {}, flops_per_s = {}", p.m, p.n, p.k,
+                     toml_string(to_string(p.dtype)), p.threads, p.ranks, p.flops_per_s);
 }
 
 std::string point_fields(const CollectivePoint& p) {
@@ -48,9 +48,17 @@ std::string point_fields(const CollectivePoint& p) {
 }
 
 std::string point_fields(const OperationPoint& p) {
-  return fmt::format("operation = {}, pass = {}, dtype = {}, threads = {}, overhead_s = {}, bytes_per_s = {}",
-                     word(operation_names(), p.operation), word(pass_names(), p.pass), toml_string(to_string(p.dtype)),
-                     p.threads, p.overhead_s, p.bytes_per_s);
+  const std::string flops = p.flops_per_s > 0 ? fmt::format(", flops_per_s = {}", p.flops_per_s) : "";
+  return fmt::format(
+      "operation = {}, pass = {}, dtype = {}, threads = {}, ranks = {}, overhead_s = {}, bytes_per_s = {}{}",
+      word(operation_names(), p.operation), word(pass_names(), p.pass), toml_string(to_string(p.dtype)), p.threads,
+      p.ranks, p.overhead_s, p.bytes_per_s, flops);
+}
+
+std::string point_fields(const StreamPoint& p) {
+  return fmt::format("stream = {}, dtype = {}, threads = {}, ranks = {}, bytes_per_s = {}",
+                     word(stream_names(), p.stream), toml_string(to_string(p.dtype)), p.threads, p.ranks,
+                     p.bytes_per_s);
 }
 
 template <typename Point>
@@ -70,12 +78,14 @@ void write_device(std::string& out, const DeviceSpec& device) {
   write_figure(out, "launch_latency_s", device.launch_latency_s);
   write_figure(out, "step_overhead_s", device.step_overhead_s);
   write_figure(out, "optimizer_bytes_per_s", device.optimizer_bytes_per_s);
+  write_figure(out, "overlap_share", device.overlap_share);
   write_figure(out, "power_w", device.power_w);
   write_figure(out, "price_per_hour", device.price_per_hour);
   write_rates(out, "device.peak_flops_per_s", device.peak_flops_per_s);
   write_rates(out, "device.reached_flops_per_s", device.reached_flops_per_s);
   write_curve(out, "device.gemm", device.gemm);
   write_curve(out, "device.operations", device.operations);
+  write_curve(out, "device.streams", device.streams);
 }
 
 void write_link(std::string& out, const std::string& table, const LinkSpec& link) {
