@@ -32,7 +32,7 @@ struct RunStart {
   int64_t embedding_parameters = 0; // of them looked up only: the tables of tokens and positions
   int threads = 1;                  // of the rank
   std::string instruction_set;      // that the kernels chose
-  double started_at = 0;            // Unix time
+  double started_at = 0;            // Unix time; the same on every rank, and so the name of the session
   std::optional<int64_t> resumed_from;  // steps done before
 };
 
@@ -83,7 +83,7 @@ struct StepRecord {
   int64_t samples_consumed = 0;          // of the run, this step included
   bool updated = true;                   // false: the weights stayed as they were
   double begin_s = 0;
-  double seconds = 0;                    // wall time of the program
+  double seconds = 0;                    // wall time of the program on this rank
   // Memory since the line before: live at the end, peaks (per account, each at its own moment), their largest sum and
   // the accounts at that moment.
   AccountBytes live, peak, at_peak;
@@ -169,7 +169,7 @@ struct RankRecord {
 };
 
 struct RunRecord {
-  std::vector<RankRecord> ranks;          // by rank, from 0, all there
+  std::vector<RankRecord> ranks;          // of the last session: by rank, from 0, all there
 };
 
 }  // namespace fivefold
