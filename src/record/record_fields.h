@@ -1,6 +1,7 @@
 // The keys of every line of the run record, each named once for writing and for reading. A visitor is called as
-// visit(key, field) for what may be anything of its type and visit.seconds(key, field) for times, which are finite and
-// not negative. Not for users of the record: see record_writer.h and record_reader.h.
+// visit(key, field), for integers not negative; visit.seconds(key, field) for times, which are finite and not negative;
+// visit.index(key, field) where -1 stands for none. Not for users of the record: see record_writer.h and
+// record_reader.h.
 #pragma once
 
 #include <concepts>
@@ -54,7 +55,7 @@ void visit_fields(auto& visit, LineOf<RunStart> auto& line) {
 void visit_fields(auto& visit, LineOf<RecordedInstruction> auto& instruction) {
   visit("op", instruction.op);
   visit("unit", instruction.unit);
-  visit("microbatch", instruction.microbatch);
+  visit.index("microbatch", instruction.microbatch);
 }
 
 void visit_fields(auto& visit, LineOf<ProgramRecord> auto& line) { visit("instructions", line.instructions); }

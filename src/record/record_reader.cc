@@ -43,8 +43,10 @@ class FieldTaker {
   void operator()(const char* key, int64_t& value) {
     if (const Json* json = find(key)) value = integer(*json, key, 0, std::numeric_limits<int64_t>::max());
   }
-  // -1 stands for none.
   void operator()(const char* key, int& value) {
+    if (const Json* json = find(key)) value = static_cast<int>(integer(*json, key, 0, std::numeric_limits<int>::max()));
+  }
+  void index(const char* key, int& value) {
     if (const Json* json = find(key))
       value = static_cast<int>(integer(*json, key, -1, std::numeric_limits<int>::max()));
   }
@@ -65,7 +67,9 @@ class FieldTaker {
       fail(key, "is not a number");
     }
   }
-  void operator()(const char* key, CollectiveKind& value) { name(key, value, parse_collective_kind, kNumCollectiveKinds); }
+  void operator()(const char* key, CollectiveKind& value) {
+    name(key, value, parse_collective_kind, kNumCollectiveKinds);
+  }
   void operator()(const char* key, GroupKind& value) { name(key, value, parse_group_kind, kNumGroupKinds); }
   void operator()(const char* key, Purpose& value) { name(key, value, parse_purpose, kNumPurposes); }
   void operator()(const char* key, EventKind& value) { name(key, value, parse_event_kind, kNumEventKinds); }
@@ -94,7 +98,8 @@ class FieldTaker {
   }
   template <typename Item>
   void operator()(const char* key, std::vector<Item>& value) {
-    elements(key, value, [&](const Json& json, const std::string& path, Item& entry) { item(json, place(path), entry); });
+    elements(key, value,
+             [&](const Json& json, const std::string& path, Item& entry) { item(json, place(path), entry); });
   }
   void seconds(const char* key, double& value) {
     if (const Json* json = find(key)) value = duration(*json, key);
@@ -114,8 +119,8 @@ class FieldTaker {
   }
 
   int64_t integer(const Json& json, const std::string& key, int64_t least, int64_t most) {
-    const bool fits = json.is_number_integer() &&
-                      (!json.is_number_unsigned() || json.get<uint64_t>() <= static_cast<uint64_t>(most));
+    const bool fits =
+        json.is_number_integer() && (!json.is_number_unsigned() || json.get<uint64_t>() <= static_cast<uint64_t>(most));
     if (!fits || json.get<int64_t>() < least || json.get<int64_t>() > most) {
       fail(key, json.dump() + " is not a whole number from " + std::to_string(least) + " to " + std::to_string(most));
       return 0;
@@ -199,11 +204,12 @@ Status start_session(const Json& json, const std::string& where, RankRecord& rec
                  "this fivefold reads version " + std::to_string(kRunRecordVersion)};
   FIVEFOLD_ASSIGN(RunStart start, take_line<RunStart>(json, where));
   if (start.world < 1 || start.rank < 0 || start.rank >= start.world)
-    return Error{where + ": run: rank",
-                 std::to_string(start.rank) + " is not a rank of " + std::to_string(start.world), ""};
+    return Error{where + ": run: rank", std::to_string(start.rank) + " is not a rank of " + std::to_string(start.world),
+                 ""};
   if (!record.sessions.empty() && start.rank != record.rank)
-    return Error{where + ": run: rank",
-                 "is " + std::to_string(start.rank) + ", but the lines before are of rank " + std::to_string(record.rank), ""};
+    return Error{
+        where + ": run: rank",
+        "is " + std::to_string(start.rank) + ", but the lines before are of rank " + std::to_string(record.rank), ""};
   record.rank = start.rank;
   record.sessions.emplace_back();
   record.sessions.back().start = std::move(start);
@@ -233,7 +239,8 @@ Status add_line(const Json& json, const std::string& where, std::vector<Line>& l
 
 Status add(const Json& json, const std::string& where, RankRecord& record) {
   const auto kind_json = json.find("line");
-  if (kind_json == json.end() || !kind_json->is_string()) return Error{where + ": line", "is missing or not a string", ""};
+  if (kind_json == json.end() || !kind_json->is_string())
+    return Error{where + ": line", "is missing or not a string", ""};
   const std::string kind = kind_json->get<std::string>();
   if (kind == line_kind(RunStart{})) return start_session(json, where, record);
   if (record.sessions.empty()) return Error{where, "a '" + kind + "' line before the first 'run' line", ""};
@@ -289,13 +296,13 @@ Result<RunRecord> read_run_record(const std::filesystem::path& run_directory) {
   for (int rank = 0; rank < world; ++rank) {
     const std::filesystem::path file = record_file(run_directory, rank);
     FIVEFOLD_ASSIGN(RankRecord record, read_rank(file));
-    if (record.rank != rank)
-      return Error{file.string(), "holds the lines of rank " + std::to_string(record.rank), ""};
+    if (record.rank != rank) return Error{file.string(), "holds the lines of rank " + std::to_string(record.rank), ""};
     const RunStart& start = record.sessions.back().start;
     if (rank == 0) world = start.world;
     const RunStart& first = rank == 0 ? start : run.ranks[0].sessions.back().start;
     if (start.world != world || start.started_at != first.started_at)
-      return Error{file.string(), "its last session is not that of rank 0", "the rank ended before it wrote a 'run' line"};
+      return Error{file.string(), "its last session is not that of rank 0",
+                   "the rank ended before it wrote a 'run' line"};
     run.ranks.push_back(std::move(record));
   }
   return run;

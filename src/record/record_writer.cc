@@ -72,6 +72,7 @@ class FieldPutter {
     for (const Item& item : value) items.push_back(object(item));
     json_[key] = std::move(items);
   }
+  void index(const char* key, int value) { json_[key] = value; }
   void seconds(const char* key, double value) { json_[key] = rounded(value); }
 
  private:
@@ -121,13 +122,14 @@ std::filesystem::path record_file(const std::filesystem::path& run_directory, in
   return run_directory / "record" / ("rank-" + std::to_string(rank) + ".jsonl");
 }
 
-RecordWriter::RecordWriter(const std::filesystem::path& run_directory, int rank) : file_(record_file(run_directory, rank)) {
+RecordWriter::RecordWriter(const std::filesystem::path& run_directory, int rank)
+    : file_(record_file(run_directory, rank)) {
   std::error_code error;
   std::filesystem::create_directories(file_.parent_path(), error);
   if (error) throw RecordError(file_, "make the folder", error.value());
   descriptor_ = ::open(file_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (descriptor_ < 0) throw RecordError(file_, "open", errno);
-  struct stat status {};
+  struct stat status{};
   const bool known = ::fstat(descriptor_, &status) == 0;
   if (!known || !S_ISREG(status.st_mode)) return;  // a device has no earlier lines
   const off_t whole = whole_lines_length(descriptor_, status.st_size);

@@ -26,13 +26,13 @@ struct RunStart {
   std::string fivefold_version;
   int rank = 0, world = 1;
   Coordinates coordinates;
-  std::string configuration;        // TOML, defaults filled in
-  std::string model_config;         // config.json of the model, as text
-  int64_t parameters = 0;           // of the whole model
-  int64_t embedding_parameters = 0; // of them looked up only: the tables of tokens and positions
-  int threads = 1;                  // of the rank
-  std::string instruction_set;      // that the kernels chose
-  double started_at = 0;            // Unix time; the same on every rank, and so the name of the session
+  std::string configuration;            // TOML, defaults filled in
+  std::string model_config;             // config.json of the model, as text
+  int64_t parameters = 0;               // of the whole model
+  int64_t embedding_parameters = 0;     // of them looked up only: the tables of tokens and positions
+  int threads = 1;                      // of the rank
+  std::string instruction_set;          // that the kernels chose
+  double started_at = 0;                // Unix time; the same on every rank, and so the name of the session
   std::optional<int64_t> resumed_from;  // steps done before
 };
 
@@ -69,29 +69,29 @@ struct RecordedCall {
   CollectiveKind kind = CollectiveKind::kAllReduce;
   GroupKind group = GroupKind::kWorld;
   Purpose purpose = Purpose::kControl;
-  int64_t bytes = 0;  // of the buffer handed over
+  int64_t bytes = 0;              // of the buffer handed over
   double begin_s = 0, end_s = 0;  // of its execution
   bool operator==(const RecordedCall&) const = default;
 };
 
 struct StepRecord {
-  int64_t step = 0;  // from 1
-  double loss = 0;   // may be NaN or infinite, as the gradient norm
+  int64_t step = 0;      // from 1
+  double loss = 0;       // may be NaN or infinite, as the gradient norm
   double grad_norm = 0;  // before clipping
   double lr = 0;
   int64_t tokens = 0, valid_tokens = 0;  // of the global batch; valid: not ignored by the loss
   int64_t samples_consumed = 0;          // of the run, this step included
   bool updated = true;                   // false: the weights stayed as they were
   double begin_s = 0;
-  double seconds = 0;                    // wall time of the program on this rank
+  double seconds = 0;  // wall time of the program on this rank
   // Memory since the line before: live at the end, peaks (per account, each at its own moment), their largest sum and
   // the accounts at that moment.
   AccountBytes live, peak, at_peak;
   int64_t peak_total = 0;
-  std::vector<RecordedTraffic> traffic;                        // of this step; no rows without calls
+  std::vector<RecordedTraffic> traffic;                          // of this step; no rows without calls
   std::array<double, kNumCollectiveKinds> collective_seconds{};  // waiting for peers included
-  std::vector<RecordedTime> times;                             // one per instruction, or empty
-  std::vector<RecordedCall> calls;                             // in order of execution, or empty
+  std::vector<RecordedTime> times;                               // one per instruction, or empty
+  std::vector<RecordedCall> calls;                               // in order of execution, or empty
   bool operator==(const StepRecord&) const = default;
 };
 
@@ -117,13 +117,13 @@ struct ProcessRecord {
   int64_t rss_idle = 0;          // libraries loaded, nothing allocated yet
   int64_t rss_before_model = 0;  // data open, ranks started
   int64_t rss_peak = 0;
-  int ranks = 1;                 // in the process
+  int ranks = 1;  // in the process
   bool operator==(const ProcessRecord&) const = default;
 };
 
 enum class EventKind : uint8_t {
-  kSkippedStep,    // no valid tokens
-  kNonFinite,      // loss or gradient norm NaN or infinite
+  kSkippedStep,  // no valid tokens
+  kNonFinite,    // loss or gradient norm NaN or infinite
   kLossSpike,
   kStopRequested,  // signal
   kFailed,         // an exception ended the rank
@@ -142,10 +142,10 @@ struct EventRecord {
 
 // Last line of a session that ended by itself; a killed one has none.
 struct SummaryRecord {
-  int64_t steps = 0;    // done in all
-  int64_t tokens = 0;   // of this session
-  double seconds = 0;   // of this session, start to end
-  bool finished = true; // false: stopped before the configured number of steps
+  int64_t steps = 0;     // done in all
+  int64_t tokens = 0;    // of this session
+  double seconds = 0;    // of this session, start to end
+  bool finished = true;  // false: stopped before the configured number of steps
   bool operator==(const SummaryRecord&) const = default;
 };
 
@@ -169,7 +169,7 @@ struct RankRecord {
 };
 
 struct RunRecord {
-  std::vector<RankRecord> ranks;          // of the last session: by rank, from 0, all there
+  std::vector<RankRecord> ranks;  // of the last session: by rank, from 0, all there
 };
 
 }  // namespace fivefold
