@@ -32,8 +32,7 @@ class StepReplay {
         memory_.allocate({unit, kNobody, id++}, buffer.account, buffer.bytes());
     }
     memory_.allocate({kNobody, kNobody, kDataId}, Account::kData, rope_table_bytes());
-    // Ids, targets and positions (int32) of each token, and the documents' offsets.
-    const int64_t per_microbatch = 4 * (3 * shape_.tokens + max_documents(config_) + 1);
+    const int64_t per_microbatch = microbatch_data_bytes(config_);
     for (int i = 0; i < config_.num_microbatches; ++i)
       memory_.allocate({kNobody, i, kDataId}, Account::kData, per_microbatch);
     memory_.reset_peak();
@@ -113,6 +112,23 @@ class StepReplay {
 };
 
 }  // namespace
+
+// Ids, targets and positions (int32) of each token, and the documents' offsets.
+int64_t microbatch_data_bytes(const ResolvedConfig& config) {
+  return 4 * (3 * tape_shape(config).tokens + max_documents(config) + 1);
+}
+
+Ledger predict_memory_shortened(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config) {
+  constexpr int64_t kReplayed = 3;
+  if (config.num_microbatches <= kReplayed) return predict_memory(model, inventory, config, 1);
+  ResolvedConfig shortened = config;
+  shortened.num_microbatches = kReplayed;
+  Ledger ledger = predict_memory(model, inventory, shortened, 1);
+  const int64_t data = (config.num_microbatches - kReplayed) * microbatch_data_bytes(config);
+  for (AccountBytes* bytes : {&ledger.persistent, &ledger.peak, &ledger.at_peak}) (*bytes)[Account::kData] += data;
+  ledger.peak_total += data;
+  return ledger;
+}
 
 Ledger predict_memory(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config, int) {
   StepReplay replay(model, inventory, config);

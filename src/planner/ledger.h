@@ -30,6 +30,13 @@ struct Ledger {
 // Of one rank during a training step; every rank of a data-parallel run has the same. `threads`: of the rank.
 Ledger predict_memory(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config, int threads);
 
+// Of the ids, targets, positions and document offsets of one microbatch, which live for the whole step.
+int64_t microbatch_data_bytes(const ResolvedConfig& config);
+
+// The same ledger from a replay of at most three microbatches: those between the first and the last are alike, so only
+// their data is added. For searches over many long steps.
+Ledger predict_memory_shortened(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config);
+
 // Bytes live after each instruction of the step's Program, for timelines: total over accounts.
 std::vector<int64_t> memory_timeline(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config,
                                      int threads);

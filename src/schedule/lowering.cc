@@ -114,13 +114,18 @@ class Lowering {
   void emit_steps() {
     std::vector<Interval> intervals;
     if (options_.sharding.shards_params()) intervals = gather_intervals();
+    // Units by the step at which their interval is issued, first read and over, in the order of the intervals.
+    std::vector<std::vector<int>> issued(steps_.size()), read(steps_.size()), over(steps_.size());
+    for (const Interval& interval : intervals) {
+      issued[static_cast<size_t>(interval.issue)].push_back(interval.unit);
+      read[static_cast<size_t>(interval.first)].push_back(interval.unit);
+      over[static_cast<size_t>(interval.end)].push_back(interval.unit);
+    }
     std::vector<bool> touched(static_cast<size_t>(inventory_.num_units()), false);
     for (int i = 0; i < static_cast<int>(steps_.size()); ++i) {
       const Step& step = steps_[static_cast<size_t>(i)];
-      for (const Interval& interval : intervals)
-        if (interval.issue == i) emit({.op = Opcode::kUnshard, .unit = interval.unit});
-      for (const Interval& interval : intervals)
-        if (interval.first == i) emit({.op = Opcode::kWaitUnshard, .unit = interval.unit});
+      for (const int unit : issued[static_cast<size_t>(i)]) emit({.op = Opcode::kUnshard, .unit = unit});
+      for (const int unit : read[static_cast<size_t>(i)]) emit({.op = Opcode::kWaitUnshard, .unit = unit});
       if (options_.sharding.gathers_after_step()) {
         for (const int unit : step.reads) {
           if (!touched[static_cast<size_t>(unit)]) emit({.op = Opcode::kWaitParameters, .unit = unit});
@@ -129,8 +134,7 @@ class Lowering {
       }
       wait_before_reuse(step.instruction);
       emit_step(step.instruction);
-      for (const Interval& interval : intervals)
-        if (interval.end == i) emit({.op = Opcode::kReshard, .unit = interval.unit});
+      for (const int unit : over[static_cast<size_t>(i)]) emit({.op = Opcode::kReshard, .unit = unit});
       if (options_.sharding.shards_grads()) emit_pending_waits();
       if (const Opcode op = step.instruction.op; op == Opcode::kBackward || op == Opcode::kLoss)
         emit_reduction(step.instruction);

@@ -1,0 +1,23 @@
+// Capacity: how much of a device a rank may plan with, and what the process needs beside the tensors. Sources of the
+// figures: docs/memory.md#outside-the-tensors. Pure functions, thread-safe.
+#pragma once
+
+#include "planner/ledger.h"
+#include "spec/hardware.h"
+
+namespace fivefold {
+
+// Largest share of a device's memory that a plan may fill: fragmentation and variable lengths need the rest.
+inline constexpr double kPlannedShare = 0.92;
+
+// Bytes that a rank may plan with: limits.memory as given, else kPlannedShare of the device, which on a CPU the ranks
+// of the machine share.
+int64_t planned_capacity(const ResolvedConfig& config, const HardwareSpec& hardware);
+
+// GPU: context and communicators. CPU: 0, the process is compared as a whole by reconcile.
+int64_t bytes_outside_tensors(const ResolvedConfig& config, const HardwareSpec& hardware);
+
+// The ledger with bytes_outside_tensors() under kOther, in each of its sums.
+void add_outside_tensors(Ledger& ledger, const ResolvedConfig& config, const HardwareSpec& hardware);
+
+}  // namespace fivefold

@@ -1,0 +1,263 @@
+#include "planner/cost.h"
+
+#include <algorithm>
+#include <functional>
+
+namespace fivefold {
+namespace {
+
+struct UnitSeconds {
+  double forward = 0, recompute = 0, recompute_unused = 0, backward = 0, head = 0;
+  double optimizer = 0, accumulate = 0, sum_of_squares = 0;
+  double gather = 0, reduce_scatter = 0, all_reduce = 0;
+};
+
+// AdamW reads and writes a master copy and two moments, reads the gradient and writes the weights.
+double optimizer_bytes_per_element(const ShardingPolicy& policy, OptimizerStates states) {
+  const double moments = states == OptimizerStates::kMoment1And2 ? 2 : states == OptimizerStates::kMoment1 ? 1 : 0;
+  const double weights = policy.has_master() ? 8.0 + static_cast<double>(dtype_bytes(policy.compute)) : 8.0;
+  return static_cast<double>(dtype_bytes(policy.grads)) + weights + 8 * moments;
+}
+
+class UnitTimes {
+ public:
+  UnitTimes(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config,
+            const HardwareSpec& hardware)
+      : model_(model),
+        policy_(sharding_policy(config)),
+        states_(optimizer_states(config.config.optimizer)),
+        shape_{.tokens = config.config.batch.micro * config.config.batch.sequence,
+               .sequence = config.config.batch.sequence,
+               .compute = config.compute},
+        rates_(hardware, config.compute, rank_placement(config, hardware)) {
+    const int per_node =
+        hardware.device.cores > 0 ? policy_.shards * policy_.replicas : static_cast<int>(hardware.devices_per_node);
+    shards_per_node_ = std::min(policy_.shards, per_node);
+    replicas_per_node_ = std::max(1, std::min(policy_.replicas, per_node / policy_.shards));
+    for (int unit = 0; unit < inventory.num_units(); ++unit) {
+      const bool repeats = unit >= 2 && unit < inventory.head() &&
+                           model.layers[static_cast<size_t>(unit) - 1] == model.layers[static_cast<size_t>(unit) - 2];
+      seconds_.push_back(repeats ? seconds_.back() : unit_seconds(inventory, unit));
+    }
+    scalar_all_reduce_ = rates_.collective_seconds(CollectiveKind::kAllReduce, policy_.shards * policy_.replicas,
+                                                   std::min(policy_.shards * policy_.replicas, per_node), 8);
+  }
+
+  const UnitSeconds& operator[](int unit) const { return seconds_[static_cast<size_t>(unit)]; }
+  const Rates& rates() const { return rates_; }
+  double scalar_all_reduce() const { return scalar_all_reduce_; }
+  int num_units() const { return static_cast<int>(seconds_.size()); }
+
+ private:
+  double pass_seconds(const Unit& unit, const UnitOperations& operations, Pass pass, int count) const {
+    double seconds = 0;
+    for (int i = 0; i < count; ++i)
+      seconds += rates_.operation_seconds(operations.operations[static_cast<size_t>(i)].kind, pass,
+                                          operation_work(model_, unit, operations, i, pass, shape_));
+    return seconds;
+  }
+
+  UnitSeconds unit_seconds(const Inventory& inventory, int index) const {
+    const Unit& unit = inventory.units[static_cast<size_t>(index)];
+    const UnitOperations operations = unit_operations(model_, inventory, index);
+    const int count = static_cast<int>(operations.operations.size());
+    UnitSeconds s;
+    s.backward = pass_seconds(unit, operations, Pass::kBackward, count);
+    if (unit.kind == UnitKind::kHead) {
+      // The loss's forward is within its kBackward work; the norm's is not.
+      s.head = s.backward + pass_seconds(unit, operations, Pass::kForward, 1);
+    } else {
+      s.forward = pass_seconds(unit, operations, Pass::kForward, count);
+      s.recompute = s.forward;
+      s.recompute_unused = pass_seconds(unit, operations, Pass::kForward, num_recomputed_operations(operations, true));
+    }
+    const auto full = static_cast<double>(unit.padded_numel(policy_.shards));
+    const double shard = full / policy_.shards;
+    const auto compute = static_cast<double>(dtype_bytes(policy_.compute));
+    const auto grads = static_cast<double>(dtype_bytes(policy_.grads));
+    s.optimizer = rates_.stream_seconds(StreamKind::kOptimizer, shard * optimizer_bytes_per_element(policy_, states_));
+    s.sum_of_squares = rates_.stream_seconds(StreamKind::kSumOfSquares, shard * grads);
+    s.accumulate = rates_.stream_seconds(StreamKind::kAccumulate, full * (compute + 2 * grads));
+    s.gather = rates_.collective_seconds(CollectiveKind::kAllGather, policy_.shards, shards_per_node_, full * compute);
+    s.reduce_scatter = rates_.collective_seconds(CollectiveKind::kReduceScatter, policy_.shards, shards_per_node_,
+                                                 full * (policy_.shards_grads() ? compute : grads));
+    s.all_reduce =
+        rates_.collective_seconds(CollectiveKind::kAllReduce, policy_.replicas, replicas_per_node_, shard * grads);
+    return s;
+  }
+
+  const ModelSpec& model_;
+  ShardingPolicy policy_;
+  OptimizerStates states_;
+  WorkShape shape_;
+  Rates rates_;
+  int shards_per_node_ = 1, replicas_per_node_ = 1;
+  std::vector<UnitSeconds> seconds_;
+  double scalar_all_reduce_ = 0;
+};
+
+// One rank's two timelines. Collectives run one after the other in the order in which they are issued.
+class StepClock {
+ public:
+  using Observer = std::function<void(const Instruction&, double begin, double end, bool communication)>;
+
+  explicit StepClock(const UnitTimes& times)
+      : times_(times),
+        gathers_(static_cast<size_t>(times.num_units())),
+        reductions_(static_cast<size_t>(times.num_units())) {}
+
+  void run(const Program& program, const Observer& observer = nullptr) {
+    for (const Instruction& instruction : program.instructions) {
+      const double begin = now_;
+      execute(instruction, observer);
+      if (observer && now_ > begin) observer(instruction, begin, now_, false);
+    }
+    add(TimePart::kOverhead, times_.rates().step_overhead_seconds());
+  }
+  // Counts from here; what is under way stays so.
+  void restart() {
+    begin_ = now_;
+    cost_ = {};
+  }
+  StepCost cost() const {
+    StepCost cost = cost_;
+    cost.seconds = now_ - begin_;
+    return cost;
+  }
+
+ private:
+  void add(TimePart part, double seconds) {
+    cost_.parts[static_cast<size_t>(part)] += seconds;
+    now_ += seconds;
+  }
+  void compute(TimePart part, double seconds) {
+    const double together = std::clamp(communication_free_ - now_, 0.0, seconds);
+    add(part, seconds);
+    add(TimePart::kOverlapSlowdown, together * times_.rates().overlap_share());
+  }
+  void issue(const Instruction& instruction, double seconds, std::vector<double>& arrivals, const Observer& observer) {
+    const double start = std::max(now_, communication_free_);
+    communication_free_ = start + seconds;
+    cost_.communication_seconds += seconds;
+    arrivals[static_cast<size_t>(instruction.unit)] = communication_free_;
+    if (observer && seconds > 0) observer(instruction, start, communication_free_, true);
+  }
+  void wait(const std::vector<double>& arrivals, int unit) {
+    add(TimePart::kExposedCommunication, std::max(0.0, arrivals[static_cast<size_t>(unit)] - now_));
+  }
+  void blocking(double seconds) {
+    cost_.communication_seconds += seconds;
+    add(TimePart::kExposedCommunication, std::max(now_, communication_free_) + seconds - now_);
+    communication_free_ = now_;
+  }
+
+  void execute(const Instruction& instruction, const Observer& observer) {
+    const int unit = instruction.unit;
+    switch (instruction.op) {
+      case Opcode::kCountTokens:
+        return blocking(times_.scalar_all_reduce());
+      case Opcode::kUnshard:
+      case Opcode::kGatherParameters:
+        return issue(instruction, times_[unit].gather, gathers_, observer);
+      case Opcode::kWaitUnshard:
+      case Opcode::kWaitParameters:
+        return wait(gathers_, unit);
+      case Opcode::kForward:
+        return compute(TimePart::kForward, times_[unit].forward);
+      case Opcode::kRecompute:
+        return compute(TimePart::kRecompute,
+                       instruction.output_unused ? times_[unit].recompute_unused : times_[unit].recompute);
+      case Opcode::kLoss:
+        return compute(TimePart::kHead, times_[unit].head);
+      case Opcode::kBackward:
+        return compute(TimePart::kBackward, times_[unit].backward);
+      case Opcode::kAccumulateGrads:
+        return compute(TimePart::kGradients, times_[unit].accumulate);
+      case Opcode::kReduceGrads:
+        return issue(instruction, times_[unit].reduce_scatter + (instruction.last ? times_[unit].all_reduce : 0.0),
+                     reductions_, observer);
+      case Opcode::kWaitReduce:
+        return wait(reductions_, unit);
+      case Opcode::kGradNorm: {
+        for (int i = 0; i < times_.num_units(); ++i) compute(TimePart::kGradients, times_[i].sum_of_squares);
+        return blocking(2 * times_.scalar_all_reduce());  // the loss's sum and the norm's
+      }
+      case Opcode::kOptimizerStep:
+        return compute(TimePart::kOptimizer, times_[unit].optimizer);
+      case Opcode::kReshard:
+      case Opcode::kAllocateGrads:
+        return;
+    }
+  }
+
+  const UnitTimes& times_;
+  double now_ = 0, begin_ = 0, communication_free_ = 0;
+  std::vector<double> gathers_, reductions_;  // when the latest one of a unit ends
+  StepCost cost_;
+};
+
+StepCost steady_state(const UnitTimes& times, const Program& program) {
+  StepClock clock(times);
+  clock.run(program);
+  clock.restart();
+  clock.run(program);
+  return clock.cost();
+}
+
+Program program_of(const Inventory& inventory, const ResolvedConfig& config, int64_t num_microbatches) {
+  return lower(sequential_schedule(static_cast<int>(num_microbatches)), inventory, lowering_options(config));
+}
+
+}  // namespace
+
+std::string_view to_string(TimePart part) {
+  static constexpr std::string_view kNames[] = {
+      "forward",          "recompute", "backward", "head", "gradients", "optimizer", "exposed_communication",
+      "overlap_slowdown", "overhead"};
+  return kNames[static_cast<size_t>(part)];
+}
+
+RankPlacement rank_placement(const ResolvedConfig& config, const HardwareSpec& hardware) {
+  if (hardware.device.cores == 0) return {};
+  return {.threads = threads_per_rank(config, static_cast<int>(hardware.device.cores)),
+          .ranks = config.degrees.world()};
+}
+
+// Note [Periods of a step]
+// Microbatches between the first and the last are alike, so a step of m > 3 takes what one of 3 takes and m - 3 times
+// what the third added to a step of 2.
+StepCost predict_cost(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config,
+                      const HardwareSpec& hardware) {
+  const UnitTimes times(model, inventory, config, hardware);
+  const int64_t m = config.num_microbatches;
+  StepCost cost = steady_state(times, program_of(inventory, config, std::min<int64_t>(m, 3)));
+  if (m <= 3) return cost;
+  const StepCost two = steady_state(times, program_of(inventory, config, 2));
+  const auto extend = [&](double& three, double of_two) { three += static_cast<double>(m - 3) * (three - of_two); };
+  extend(cost.seconds, two.seconds);
+  extend(cost.communication_seconds, two.communication_seconds);
+  for (size_t i = 0; i < cost.parts.size(); ++i) extend(cost.parts[i], two.parts[i]);
+  return cost;
+}
+
+std::vector<TimelineEntry> step_timeline(const ModelSpec& model, const Inventory& inventory,
+                                         const ResolvedConfig& config, const HardwareSpec& hardware) {
+  const UnitTimes times(model, inventory, config, hardware);
+  const Program program = training_program(inventory, config);
+  std::vector<TimelineEntry> timeline;
+  StepClock(times).run(program, [&](const Instruction& instruction, double begin, double end, bool communication) {
+    timeline.push_back({instruction, begin, end, communication});
+  });
+  return timeline;
+}
+
+double peak_flops_per_s(const ResolvedConfig& config, const HardwareSpec& hardware) {
+  const double peak = matrix_rate(hardware.device.peak_flops_per_s, config.compute);
+  const double device = peak > 0 ? peak : matrix_rate(hardware.device.peak_flops_per_s, DType::kFloat32);
+  if (hardware.device.cores == 0) return device * config.degrees.world();
+  const RankPlacement placement = rank_placement(config, hardware);
+  const double busy = static_cast<double>(placement.threads) * placement.ranks;
+  return device * std::min(1.0, busy / static_cast<double>(hardware.device.cores));
+}
+
+}  // namespace fivefold

@@ -1,0 +1,205 @@
+#include "planner/work.h"
+
+#include <algorithm>
+
+#include "spec/model_count.h"
+
+namespace fivefold {
+namespace {
+
+class WorkCounter {
+ public:
+  WorkCounter(const ModelSpec& model, const Unit& unit, const UnitOperations& operations, const WorkShape& shape)
+      : model_(model), unit_(unit), operations_(operations), shape_(shape), element_(dtype_bytes(shape.compute)) {}
+
+  OperationWork work(const Operation& op, Pass pass) const {
+    const bool backward = pass == Pass::kBackward;
+    OperationWork work;
+    switch (op.kind) {
+      case OperationKind::kLinear:
+        return linear(op, backward);
+      case OperationKind::kAttention:
+        return attention(op, backward);
+      case OperationKind::kLoss:
+        return loss(op, backward);
+      case OperationKind::kBlock:
+        return block(op, backward);
+      case OperationKind::kEmbedding:
+        // Forward: a row read, a row written. Backward: the gradient read, the row's gradient read and written.
+        work.bytes = slot_bytes(op.output) * (backward ? 3 : 2);
+        return work;
+      case OperationKind::kNorm:
+        // Forward: read, write. Backward: input and gradient read twice (sums, then values), stream read and written;
+        // the head's norm has no slot of its own for the output.
+        work.bytes = slot_bytes(op.input) * (backward ? 6 : 2);
+        return work;
+      case OperationKind::kQkNorm:
+        work.bytes = slot_bytes(op.extra[0]) * (backward ? 4 : 3);
+        return work;
+      case OperationKind::kRope:
+        work.bytes = 2 * slot_bytes(op.input);
+        return work;
+      case OperationKind::kGatedActivation:
+      case OperationKind::kActivation:
+        // Forward: input read, product written. Backward: the product is rebuilt for the weight gradient (as forward),
+        // then input and the product's gradient are read and the input's gradient written.
+        work.bytes = slot_bytes(op.input) + slot_bytes(op.output);
+        if (backward) work.bytes += 2 * slot_bytes(op.input) + slot_bytes(op.output);
+        return work;
+      case OperationKind::kAddNorm:
+        work.bytes = slot_bytes(op.output) * (backward ? 6 : 3);
+        return work;
+    }
+    FIVEFOLD_CHECK(false);
+  }
+
+ private:
+  double slot_bytes(int slot) const {
+    const Slot& s = operations_.slots[static_cast<size_t>(slot)];
+    return static_cast<double>(shape_.tokens) * static_cast<double>(s.width) *
+           static_cast<double>(s.fp32 ? 4 : element_);
+  }
+
+  OperationWork linear(const Operation& op, bool backward) const {
+    const ParameterEntry& weight = unit_.parameters[static_cast<size_t>(op.weight)];
+    const int64_t t = shape_.tokens, out = weight.rows(), in = weight.cols();
+    OperationWork work;
+    if (backward)
+      work.gemms = {{t, in, out}, {out, in, t}};
+    else
+      work.gemms = {{t, out, in}};
+    if (op.residual >= 0 && !backward) work.bytes = 2 * slot_bytes(op.output);
+    if (op.bias >= 0) work.bytes += slot_bytes(op.output);
+    return work;
+  }
+
+  // Two products forward, five backward (scores are computed again), each a d wide over the pairs that the mask leaves.
+  OperationWork attention(const Operation& op, bool backward) const {
+    const MixerSpec& mixer = model_.layers[static_cast<size_t>(unit_.layer)].mixer;
+    const auto s = static_cast<double>(shape_.sequence);
+    const double window = mixer.window > 0 ? std::min<double>(s, static_cast<double>(mixer.window)) : s;
+    const double pairs = static_cast<double>(shape_.tokens) * window * (1 - window / (2 * s));
+    OperationWork work;
+    work.flops = (backward ? 5 : 2) * 2.0 * pairs * static_cast<double>(mixer.num_heads * mixer.head_dim);
+    work.bytes = (slot_bytes(op.input) + slot_bytes(op.output)) * (backward ? 2 : 1);
+    return work;
+  }
+
+  // Logits forward; backward the gradients of input and matrix. Cross-entropy reads and writes the logits.
+  OperationWork loss(const Operation& op, bool backward) const {
+    const int64_t t = shape_.tokens, h = model_.hidden, v = model_.vocab;
+    OperationWork work;
+    work.gemms = {{t, v, h}};
+    work.bytes = slot_bytes(op.output);
+    if (backward) {
+      work.gemms.push_back({t, h, v});
+      work.gemms.push_back({v, h, t});
+      work.bytes *= 3;
+    }
+    return work;
+  }
+
+  // The unit's matrices that no other operation names; of experts those that a token is sent to.
+  OperationWork block(const Operation& op, bool backward) const {
+    const LayerSpec& layer = model_.layers[static_cast<size_t>(unit_.layer)];
+    const bool moe = op.name == "moe";
+    double elements = 0;
+    for (int i = 0; i < static_cast<int>(unit_.parameters.size()); ++i) {
+      const ParameterEntry& parameter = unit_.parameters[static_cast<size_t>(i)];
+      const bool named = std::any_of(operations_.operations.begin(), operations_.operations.end(),
+                                     [i](const Operation& other) { return other.weight == i || other.weight2 == i; });
+      const bool of_moe = parameter.expert || parameter.name.find("router") != std::string::npos ||
+                          parameter.name.find("shared") != std::string::npos;
+      if (named || parameter.decay != DecayClass::kMatrix || of_moe != moe) continue;
+      double share = 1;
+      if (parameter.expert)
+        share = static_cast<double>(layer.mlp.experts_per_token) / static_cast<double>(layer.mlp.num_experts);
+      elements += share * static_cast<double>(parameter.numel());
+    }
+    OperationWork work;
+    work.flops = (backward ? 4 : 2) * static_cast<double>(shape_.tokens) * elements;
+    work.bytes = 2 * slot_bytes(op.output);
+    return work;
+  }
+
+  const ModelSpec& model_;
+  const Unit& unit_;
+  const UnitOperations& operations_;
+  const WorkShape& shape_;
+  int64_t element_;
+};
+
+// Width that a layer's attention multiplies with each visible token, over scores and values.
+double attention_width(const MixerSpec& mixer) {
+  if (mixer.kind == MixerKind::kAttention) return static_cast<double>(mixer.num_heads * mixer.head_dim);
+  if (mixer.kind == MixerKind::kLatentAttention)
+    return static_cast<double>(mixer.num_heads * (mixer.qk_nope_head_dim + mixer.qk_rope_head_dim + mixer.v_head_dim)) /
+           2;
+  return 0;
+}
+
+}  // namespace
+
+double OperationWork::total_flops() const {
+  double sum = flops;
+  for (const Gemm& gemm : gemms) sum += gemm.flops();
+  return sum;
+}
+
+OperationWork operation_work(const ModelSpec& model, const Unit& unit, const UnitOperations& operations, int operation,
+                             Pass pass, const WorkShape& shape) {
+  return WorkCounter(model, unit, operations, shape).work(operations.operations[static_cast<size_t>(operation)], pass);
+}
+
+int64_t multiplied_parameters(const ModelSpec& model) {
+  int64_t count = count_active_parameters(model) - count_embedding_parameters(model);
+  if (model.tied_embeddings) count += model.vocab * model.hidden;
+  return count;
+}
+
+int num_recomputed_operations(const UnitOperations& operations, bool output_unused) {
+  const auto is_saved = [&](int slot) {
+    return slot >= 0 && operations.slots[static_cast<size_t>(slot)].lifetime == Lifetime::kSaved;
+  };
+  int count = static_cast<int>(operations.operations.size());
+  if (!output_unused) return count;
+  for (; count > 0; --count) {
+    const Operation& op = operations.operations[static_cast<size_t>(count) - 1];
+    if (is_saved(op.output) || std::any_of(op.extra.begin(), op.extra.end(), is_saved)) break;
+  }
+  return count;
+}
+
+StepFlops step_flops(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config) {
+  const auto tokens = static_cast<double>(config.tokens_per_step);
+  const auto sequence = static_cast<double>(config.config.batch.sequence);
+  StepFlops flops;
+  flops.matrices = 6.0 * static_cast<double>(multiplied_parameters(model)) * tokens;
+  for (const LayerSpec& layer : model.layers) {
+    const MixerSpec& mixer = layer.mixer;
+    const double visible = mixer.window > 0 ? std::min(sequence, static_cast<double>(mixer.window)) : sequence;
+    const double full = 12.0 * attention_width(mixer) * visible * tokens;
+    flops.attention_full += full;
+    flops.attention_causal += full * (1 - visible / (2 * sequence));
+  }
+  const int every = lowering_options(config).recompute_every;
+  if (every == 0) return flops;
+  const WorkShape shape{
+      .tokens = config.tokens_per_step, .sequence = config.config.batch.sequence, .compute = config.compute};
+  const int num_layers = static_cast<int>(model.layers.size());
+  for (int layer = 0; layer < num_layers; ++layer) {
+    const Unit& unit = inventory.units[static_cast<size_t>(layer) + 1];
+    const UnitOperations operations = unit_operations(model, inventory, layer + 1);
+    const bool last_of_segment = layer % every == every - 1 || layer == num_layers - 1;
+    for (int i = 0; i < num_recomputed_operations(operations, last_of_segment); ++i) {
+      const double work = operation_work(model, unit, operations, i, Pass::kForward, shape).total_flops();
+      const bool attention = operations.operations[static_cast<size_t>(i)].kind == OperationKind::kAttention;
+      (attention ? flops.recomputed_attention_causal : flops.recomputed_matrices) += work;
+    }
+  }
+  if (flops.attention_causal > 0)
+    flops.recomputed_attention_full = flops.recomputed_attention_causal * flops.attention_full / flops.attention_causal;
+  return flops;
+}
+
+}  // namespace fivefold
