@@ -35,6 +35,8 @@ struct Command {
 std::span<const Command> commands();
 
 RunCommand add_explain_command(CLI::App& app);
+RunCommand add_train_command(CLI::App& app);
+RunCommand add_check_command(CLI::App& app);
 
 // The whole program: parses, runs, prints errors, returns the exit code.
 int run_cli(int argc, const char* const* argv);

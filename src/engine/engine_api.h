@@ -2,6 +2,7 @@
 // without Torch; the library is loaded when a command first needs it (loading Torch costs a quarter of a second).
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -10,7 +11,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "comm/comm_counters.h"
+#include "record/run_record.h"
 #include "spec/enums.h"
 #include "spec/model.h"
 #include "spec/run_config_resolve.h"
@@ -30,14 +31,6 @@ struct RankMemory {
   std::vector<int64_t> at_peak_by_account;   // by Account, at the moment of the total's peak
   int64_t peak_total = 0;
   std::vector<std::pair<bool, std::pair<Account, int64_t>>> log;  // allocations (true) and frees of the last step, when asked
-};
-
-// One row of a rank's traffic counters.
-struct TrafficCount {
-  CollectiveKind kind;
-  GroupKind group;
-  Purpose purpose;
-  int64_t calls = 0, bytes = 0;
 };
 
 struct NamedTensor {
@@ -66,13 +59,46 @@ struct ProbeResult {
   std::vector<NamedTensor> gradients, parameters;
   std::vector<uint64_t> parameter_hashes;    // per rank, of the working weights after the updates, gathered in full
   std::vector<RankMemory> memory;            // per rank, of the first step
-  std::vector<std::vector<TrafficCount>> traffic;  // per rank, of one step
+  std::vector<std::vector<RecordedTraffic>> traffic;  // per rank, of one step
   std::vector<double> step_seconds;          // of every step, the first (without update) included
+};
+
+// A training run, from its first step or the newest checkpoint to its last step or the request to stop.
+struct TrainProgress {
+  int64_t step = 0, total_steps = 0;
+  double loss = 0, grad_norm = 0, learning_rate = 0;
+  double seconds = 0;           // of the step
+  double tokens_per_s = 0;      // of the step, all ranks
+  bool updated = true;
+};
+
+struct TrainRequest {
+  ModelSpec model;
+  std::string model_config;                // config.json of the model, as text
+  ResolvedConfig config;
+  std::filesystem::path run_directory;     // exists
+  const std::atomic<bool>* stop = nullptr; // set by a signal handler: save and end after the step
+  // Called on the first rank's thread.
+  std::function<void(const TrainProgress&)> on_step;
+  std::function<void(int64_t step, double loss)> on_evaluation;
+  std::function<void(const std::string&)> on_message;
+};
+
+struct TrainResult {
+  int64_t first_step = 0;    // steps done before this session
+  int64_t steps = 0;         // steps done in all
+  bool finished = true;      // false: stopped on request
+  double loss = 0;           // of the last step
+  std::vector<double> step_seconds;
+  std::filesystem::path checkpoint;  // the last one
 };
 
 class EngineApi {
  public:
   virtual ~EngineApi() = default;
+  // Errors (before any rank starts): data, tokenizer, weights or checkpoint that are missing, damaged or do not fit the
+  // model. Throws std::runtime_error for what fails while ranks run.
+  virtual Result<TrainResult> train(const TrainRequest& request) = 0;
   // Errors: weights that do not fit the model. Throws std::runtime_error for what fails while ranks run.
   virtual Result<ProbeResult> probe(const ProbeRequest& request) = 0;
 };

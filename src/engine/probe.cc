@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "comm/local_world.h"
+#include "engine/rank_recorder.h"
 #include "engine/session.h"
 #include "engine/weights.h"
 
@@ -45,32 +46,6 @@ RankMemory rank_memory(MemoryLedger& ledger) {
   memory.at_peak_by_account.assign(at_peak.bytes.begin(), at_peak.bytes.end());
   memory.peak_total = ledger.peak_total();
   return memory;
-}
-
-std::vector<TrafficCount> traffic(const CommCounters& counters) {
-  std::vector<TrafficCount> counts;
-  for (int kind = 0; kind < kNumCollectiveKinds; ++kind)
-    for (int group = 0; group < kNumGroupKinds; ++group)
-      for (int purpose = 0; purpose < kNumPurposes; ++purpose) {
-        TrafficCount row{static_cast<CollectiveKind>(kind), static_cast<GroupKind>(group), static_cast<Purpose>(purpose)};
-        const CommCount count = counters.count(row.kind, row.group, row.purpose);
-        row.calls = count.calls;
-        row.bytes = count.bytes;
-        if (row.calls > 0 && row.purpose != Purpose::kControl) counts.push_back(row);
-      }
-  return counts;
-}
-
-// Counts since `before`, rows without calls left out.
-std::vector<TrafficCount> difference(std::vector<TrafficCount> after, const std::vector<TrafficCount>& before) {
-  for (TrafficCount& row : after)
-    for (const TrafficCount& old : before)
-      if (old.kind == row.kind && old.group == row.group && old.purpose == row.purpose) {
-        row.calls -= old.calls;
-        row.bytes -= old.bytes;
-      }
-  std::erase_if(after, [](const TrafficCount& row) { return row.calls == 0; });
-  return after;
 }
 
 // One rank's part of a probe; writes its rows of the shared result.
@@ -120,14 +95,14 @@ class RankProbe {
   void measured_step(RankSession& session, const std::vector<MicrobatchTokens>& microbatches, Communicator& communicator,
                      MemoryLedger& ledger) {
     const auto rank = static_cast<size_t>(communicator.rank());
-    const std::vector<TrafficCount> before = traffic(communicator.counters());
+    const std::vector<RecordedTraffic> before = traffic_rows(communicator.counters());
     const bool update = request_.updates > 0;
     const StepOutcome outcome = session.step(microbatches, request_.config.config.optimizer.lr, 1,
                                              [update](double, double) { return update; });
     session.interpreter().finish_parameter_gathers();
     {
       const std::lock_guard lock(mutex_);
-      result_.traffic[rank] = difference(traffic(communicator.counters()), before);
+      result_.traffic[rank] = traffic_since(traffic_rows(communicator.counters()), before);
       auto log = std::move(result_.memory[rank].log);
       result_.memory[rank] = rank_memory(ledger);
       result_.memory[rank].log = std::move(log);

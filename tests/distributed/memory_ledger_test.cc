@@ -122,10 +122,10 @@ std::string describe(const Shape& shape, const Case& c) {
          " recompute" + std::to_string(c.recompute) + (c.bf16 ? " bf16" : " fp32");
 }
 
-void compare_traffic(const std::vector<TrafficCount>& counted, const std::vector<TrafficLine>& predicted) {
+void compare_traffic(const std::vector<RecordedTraffic>& counted, const std::vector<TrafficLine>& predicted) {
   ASSERT_EQ(counted.size(), predicted.size());
   for (size_t i = 0; i < counted.size(); ++i) {
-    const TrafficCount& c = counted[i];
+    const RecordedTraffic& c = counted[i];
     EXPECT_EQ((TrafficLine{c.kind, c.group, c.purpose, c.calls, c.bytes}), predicted[i])
         << to_string(c.kind) << " " << to_string(c.group) << " " << to_string(c.purpose) << ": counted " << c.calls << " calls, "
         << c.bytes << " bytes; predicted " << to_string(predicted[i].kind) << " " << to_string(predicted[i].group) << " "

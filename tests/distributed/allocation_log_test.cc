@@ -1,0 +1,134 @@
+// The engine allocates by the tapes: a step's ordered log of allocations and frees on every rank is that of the Program
+// with each instruction's tape, event by event, workspace, data and other left out.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <tuple>
+
+#include "schedule/run_program.h"
+#include "support/tiny_model.h"
+
+namespace fivefold::testing {
+namespace {
+
+struct Event {
+  bool allocate;
+  Account account;
+  int64_t bytes;
+  bool operator==(const Event&) const = default;
+};
+
+std::ostream& operator<<(std::ostream& out, const Event& event) {
+  return out << (event.allocate ? "allocate " : "free ") << event.bytes << " of " << to_string(event.account);
+}
+
+// What the step should do to the allocator, with the instruction that each event belongs to.
+class ExpectedLog {
+ public:
+  ExpectedLog(const ModelSpec& model, const ResolvedConfig& config)
+      : inventory_(build_inventory(model)), policy_(sharding_policy(config)), shape_(tape_shape(config)) {
+    for (int unit = 0; unit < inventory_.num_units(); ++unit)
+      operations_.push_back(unit_operations(model, inventory_, unit));
+    for (const Instruction& instruction : training_program(inventory_, config).instructions) add(instruction);
+    EXPECT_TRUE(live_.empty()) << "the step leaves buffers behind";
+  }
+  const std::vector<std::pair<Event, std::string>>& events() const { return events_; }
+
+ private:
+  // Unit (-1: the microbatch), microbatch (-1: the unit's flat buffers), buffer.
+  using Key = std::tuple<int, int, int>;
+  static constexpr int kUnsharded = -1, kTransientGrads = -2;
+
+  void allocate(const Key& key, Account account, int64_t bytes) {
+    ASSERT_TRUE(live_.emplace(key, Event{false, account, bytes}).second) << moment_;
+    events_.push_back({{true, account, bytes}, moment_});
+  }
+  void release(const Key& key) {
+    ASSERT_TRUE(live_.contains(key)) << moment_;
+    events_.push_back({live_.at(key), moment_});
+    live_.erase(key);
+  }
+  void play(const Instruction& i, TapeStep step, const TapeOptions& options = {}) {
+    for (const TapeEvent& event : tape(operations_[static_cast<size_t>(i.unit)], step, shape_, options)) {
+      Key key{i.unit, i.microbatch, event.id};
+      if (event.owner == Owner::kMicrobatch) key = {-1, i.microbatch, event.id};
+      if (event.owner == Owner::kPreviousUnit)
+        key = {i.unit - 1, i.microbatch, operations_[static_cast<size_t>(i.unit) - 1].output};
+      event.allocate ? allocate(key, event.account, event.bytes) : release(key);
+    }
+  }
+  void add(const Instruction& i) {
+    moment_ = to_string(i, inventory_);
+    const auto full_bytes = [&] {
+      return inventory_.units[static_cast<size_t>(i.unit)].padded_numel(policy_.shards) * dtype_bytes(policy_.compute);
+    };
+    switch (i.op) {
+      case Opcode::kUnshard: allocate({i.unit, -1, kUnsharded}, Account::kUnshardedParams, full_bytes()); break;
+      case Opcode::kReshard: release({i.unit, -1, kUnsharded}); break;
+      case Opcode::kAllocateGrads: allocate({i.unit, -1, kTransientGrads}, Account::kUnshardedGrads, full_bytes()); break;
+      case Opcode::kAccumulateGrads: release({i.unit, -1, kTransientGrads}); break;
+      case Opcode::kWaitReduce:
+        if (policy_.shards_grads()) release({i.unit, -1, kTransientGrads});
+        break;
+      case Opcode::kForward: play(i, TapeStep::kForward, {.keep = i.keep}); break;
+      case Opcode::kRecompute: play(i, TapeStep::kRecompute, {.output_unused = i.output_unused}); break;
+      case Opcode::kLoss: play(i, TapeStep::kLoss); break;
+      case Opcode::kBackward: play(i, TapeStep::kBackward); break;
+      default: break;
+    }
+  }
+
+  Inventory inventory_;
+  ShardingPolicy policy_;
+  TapeShape shape_;
+  std::vector<UnitOperations> operations_;
+  std::map<Key, Event> live_;
+  std::vector<std::pair<Event, std::string>> events_;
+  std::string moment_;
+};
+
+std::vector<Event> counted_log(const RankMemory& memory) {
+  std::vector<Event> events;
+  for (const auto& [allocate, bytes] : memory.log)
+    if (bytes.first != Account::kWorkspace && bytes.first != Account::kOther && bytes.first != Account::kData)
+      events.push_back({allocate, bytes.first, bytes.second});
+  return events;
+}
+
+void compare(TinyKind kind, const Layout& layout, const std::vector<std::string>& settings = {}) {
+  SCOPED_TRACE(to_string(kind) + " " + layout.name());
+  const ModelSpec model = tiny_model(kind, 5);
+  ProbeRequest request = tiny_request(model, ragged_batch(model, {16, 3, 0, 7}), layout, settings);
+  request.log_allocations = true;
+  request.want_gradients = false;
+  const ProbeResult result = probe(request);
+  const ExpectedLog expected(model, request.config);
+  for (size_t rank = 0; rank < result.memory.size(); ++rank) {
+    SCOPED_TRACE("rank " + std::to_string(rank));
+    const std::vector<Event> counted = counted_log(result.memory[rank]);
+    for (size_t i = 0; i < std::min(counted.size(), expected.events().size()); ++i)
+      ASSERT_EQ(counted[i], expected.events()[i].first) << "event " << i << ", " << expected.events()[i].second;
+    ASSERT_EQ(counted.size(), expected.events().size());
+  }
+}
+
+TEST(AllocationLog, PlainLayers) { compare(TinyKind::kLlama, {.micro = 4}); }
+TEST(AllocationLog, Gpt2WithAccumulation) { compare(TinyKind::kGpt2, {.dp = 2, .zero = 1, .accumulation = 2}); }
+TEST(AllocationLog, TiedUnderLevel3WithGathersAhead) {
+  compare(TinyKind::kTiedQwen3, {.dp = 4, .zero = 3}, {"parallel.prefetch=3", "batch.loss_chunk=5"});
+}
+TEST(AllocationLog, SegmentsOfTwoLayersUnderLevel2) {
+  compare(TinyKind::kLlama, {.dp = 2, .zero = 2, .micro = 2, .recompute_every = 2});
+}
+TEST(AllocationLog, EveryLayerRecomputedUnderHybridSharding) {
+  compare(TinyKind::kTiedQwen3, {.dp = 4, .zero = 3, .shard_size = 2, .recompute_every = 1});
+}
+TEST(AllocationLog, Bf16WithAccumulationInFp32) {
+  compare(TinyKind::kTiedQwen3, {.dp = 2, .zero = 0, .accumulation = 2, .compute = "bf16"});
+}
+TEST(AllocationLog, Gpt2InBf16RecomputedInSegmentsUnderLevel3) {
+  compare(TinyKind::kGpt2, {.dp = 2, .zero = 3, .accumulation = 2, .recompute_every = 3, .compute = "bf16"});
+}
+
+}  // namespace
+}  // namespace fivefold::testing
