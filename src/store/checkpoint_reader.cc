@@ -30,17 +30,13 @@ std::optional<int64_t> parse_step_name(std::string_view name) {
   return step;
 }
 
-std::string_view text_of(const MappedFile& file) {
-  return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
-}
-
 // The name of the folder that `latest` points at.
 Result<std::string> read_latest(const std::filesystem::path& root) {
   const std::filesystem::path path = root / "latest";
   std::error_code error;
   if (!std::filesystem::exists(path, error)) return Error{path.string(), "missing", ""};
   FIVEFOLD_ASSIGN(const MappedFile file, MappedFile::open(path));
-  std::string_view name = text_of(file);
+  std::string_view name = file.text();
   if (name.ends_with('\n')) name.remove_suffix(1);
   if (!parse_step_name(name)) return Error{path.string(), "does not name a checkpoint", ""};
   return std::string(name);
@@ -111,7 +107,7 @@ Result<CheckpointReader> CheckpointReader::open_folder(const std::filesystem::pa
   reader.folder_ = folder;
   const std::filesystem::path manifest_path = folder / kManifestFile;
   FIVEFOLD_ASSIGN(const MappedFile file, MappedFile::open(manifest_path));
-  FIVEFOLD_ASSIGN(reader.manifest_, parse_manifest(text_of(file), manifest_path.string()));
+  FIVEFOLD_ASSIGN(reader.manifest_, parse_manifest(file.text(), manifest_path.string()));
   FIVEFOLD_TRY(reader.map_files());
   if (verify == Verify::kContents) FIVEFOLD_TRY(reader.verify_contents());
   return reader;
@@ -168,6 +164,7 @@ Status CheckpointReader::read(const StateKey& key, DType dtype, int64_t begin, i
                  ""};
   const int64_t element_bytes = dtype_bytes(dtype);
   FIVEFOLD_CHECK(static_cast<int64_t>(out.size()) == (end - begin) * element_bytes, "buffer of another size");
+  if (begin == end) return Ok{};
   auto piece = std::ranges::upper_bound(tensor.pieces, begin, {}, &Piece::end);
   for (; piece != tensor.pieces.end() && piece->begin < end; ++piece) {
     FIVEFOLD_ASSIGN(const auto bytes, verified_bytes(key, dtype, *piece));

@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "base/mapped_file.h"
 #include "base/result.h"
-#include "store/file_io.h"
 #include "store/manifest.h"
 
 namespace fivefold {

@@ -8,7 +8,6 @@
 
 #include "base/check.h"
 #include "store/checkpoint_reader.h"
-#include "store/file_io.h"
 #include "store/hash.h"
 #include "store/safetensors_writer.h"
 

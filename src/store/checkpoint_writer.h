@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "store/file_io.h"
 #include "store/manifest.h"
 
 namespace fivefold {

@@ -1,12 +1,9 @@
 #include "store/file_io.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
-#include <cstring>
 #include <system_error>
 #include <utility>
 

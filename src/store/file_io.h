@@ -1,8 +1,6 @@
-// Files as the store needs them: a read-only mapping, an output file that reports every failure, and the two moves that
-// make a change durable (fsync of a folder, replacement by rename). POSIX only. No text, no formats.
-//
-// Reading a file that someone else truncates while it is mapped raises SIGBUS, as for every mapping; files of a model
-// or a checkpoint are never shortened in place by fivefold.
+// Changing the disk, as the store needs it: an output file that reports every failure, and the moves that make a change
+// durable (fsync of a folder, replacement by rename). POSIX only. No text, no formats. Reading is base/mapped_file.h: a
+// mapping of a file that someone shortens raises SIGBUS, so fivefold never shortens a model or a checkpoint in place.
 #pragma once
 
 #include <cstddef>
@@ -13,9 +11,6 @@
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include "base/mapped_file.h"
-#include "base/result.h"
 
 namespace fivefold {
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/text.h"
+#include "store/file_io.h"
 #include "store/json_input.h"
 
 namespace fivefold {
@@ -15,8 +16,7 @@ std::string tensor_place(const std::filesystem::path& file, const std::string& t
 
 // tensor -> shard file name, as the index says. Errors: those of a damaged index.
 Result<std::map<std::string, std::string>> parse_weight_map(const MappedFile& file, const std::string& where) {
-  const std::string_view text(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
-  FIVEFOLD_ASSIGN(const nlohmann::json index, parse_json_object(text, "index", where));
+  FIVEFOLD_ASSIGN(const nlohmann::json index, parse_json_object(file.text(), "index", where));
   FIVEFOLD_ASSIGN(const nlohmann::json* weight_map, json_object_field(index, "weight_map", where));
   if (weight_map->empty()) return Error{where, "'weight_map' lists no tensors", ""};
   std::map<std::string, std::string> shard_of;

@@ -15,9 +15,9 @@
 #include <string_view>
 #include <vector>
 
+#include "base/mapped_file.h"
 #include "base/result.h"
 #include "spec/enums.h"
-#include "store/file_io.h"
 
 namespace fivefold {
 
