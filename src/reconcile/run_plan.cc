@@ -1,0 +1,114 @@
+#include "reconcile/run_plan.h"
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "planner/scope.h"
+
+namespace fivefold {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+PlannedTime planned_time(const RunPlan& plan, const HardwareSpec& hardware) {
+  PlannedTime time;
+  const StepCost cost = predict_cost(plan.model, plan.inventory, plan.config, hardware);
+  time.hardware = hardware.name;
+  time.step_s = cost.seconds;
+  time.timeline = step_timeline(plan.model, plan.inventory, plan.config, hardware);
+  time.peak_flops_per_s = peak_flops_per_s(plan.config, hardware);
+  double sum = 0;
+  for (const TimelineEntry& entry : time.timeline) {
+    if (entry.communication) continue;
+    time.parts[part_of(entry.instruction.op)] += entry.end_s - entry.begin_s;
+    sum += entry.end_s - entry.begin_s;
+  }
+  time.parts[StepPart::kBetween] = cost[TimePart::kOverhead];
+  sum += cost[TimePart::kOverhead];
+  // The timeline is of a first step; a later one also meets the parameter gathers that the step before it left behind.
+  time.parts[StepPart::kExposedGathers] += cost.seconds - sum;
+  return time;
+}
+
+Json accounts_json(const AccountBytes& bytes) {
+  Json json = Json::object();
+  for (int i = 0; i < kNumAccounts; ++i) {
+    const auto account = static_cast<Account>(i);
+    if (bytes[account] != 0) json[std::string(to_string(account))] = bytes[account];
+  }
+  return json;
+}
+
+Json time_json(const PlannedTime& time) {
+  Json parts;
+  for (int i = 0; i < kNumStepParts; ++i) {
+    const auto part = static_cast<StepPart>(i);
+    parts[std::string(to_string(part))] = time.parts[part];
+  }
+  return {{"hardware", time.hardware},
+          {"step", time.step_s},
+          {"parts", std::move(parts)},
+          {"peak_flops_per_s", time.peak_flops_per_s}};
+}
+
+}  // namespace
+
+Result<RunPlan> make_run_plan(const ModelSpec& model, const ResolvedConfig& config, int threads,
+                              const HardwareSpec* hardware) {
+  const std::vector<Error> outside = planner_scope(config.config);
+  if (!outside.empty()) return outside.front();
+  RunPlan plan;
+  plan.model = model;
+  plan.inventory = build_inventory(model);
+  plan.config = config;
+  plan.threads = threads;
+  plan.program = training_program(plan.inventory, config);
+  plan.ledger = predict_memory(model, plan.inventory, config, threads);
+  plan.traffic = predict_traffic(plan.inventory, config);
+  plan.flops = step_flops(model, plan.inventory, config);
+  if (hardware) plan.time = planned_time(plan, *hardware);
+  return plan;
+}
+
+Json plan_json(const RunPlan& plan) {
+  Json traffic = Json::array();
+  for (const TrafficLine& line : plan.traffic)
+    traffic.push_back({{"kind", std::string(to_string(line.kind))},
+                       {"group", std::string(to_string(line.group))},
+                       {"purpose", std::string(to_string(line.purpose))},
+                       {"calls", line.calls},
+                       {"bytes", line.bytes}});
+  return {{"model", plan.model.name},
+          {"parameters", plan.inventory.num_parameters()},
+          {"ranks", plan.config.degrees.world()},
+          {"threads", plan.threads},
+          {"tokens_per_step", plan.config.tokens_per_step},
+          {"memory",
+           {{"accounts", accounts_json(plan.ledger.peak)},
+            {"persistent", accounts_json(plan.ledger.persistent)},
+            {"at_peak", accounts_json(plan.ledger.at_peak)},
+            {"peak", plan.ledger.peak_total},
+            {"peak_moment", plan.ledger.peak_moment}}},
+          {"traffic", std::move(traffic)},
+          {"flops",
+           {{"model_causal", plan.flops.model_causal()},
+            {"model_full", plan.flops.model_full()},
+            {"hardware_causal", plan.flops.hardware_causal()},
+            {"hardware_full", plan.flops.hardware_full()}}},
+          {"time", plan.time ? time_json(*plan.time) : Json(nullptr)}};
+}
+
+Status write_plan_json(const RunPlan& plan, const std::filesystem::path& run_directory) {
+  const std::filesystem::path file = run_directory / "plan.json", temporary = run_directory / "plan.json.tmp";
+  {
+    std::ofstream stream(temporary, std::ios::trunc);
+    stream << plan_json(plan).dump(2) << "\n";
+    if (!stream.flush()) return Error{file.string(), "cannot be written", ""};
+  }
+  std::error_code error;
+  std::filesystem::rename(temporary, file, error);
+  if (error) return Error{file.string(), "cannot be written: " + error.message(), ""};
+  return Ok{};
+}
+
+}  // namespace fivefold

@@ -1,0 +1,28 @@
+// The rows of each section; not for callers of reconcile().
+#pragma once
+
+#include "reconcile/measured_run.h"
+#include "reconcile/reconcile.h"
+
+namespace fivefold {
+
+// The instructions of the step, planned and recorded.
+std::vector<ReconcileRow> program_rows(const PlannedRun& run);
+// Peaks per account and rank, of the sum, and of the process.
+std::vector<ReconcileRow> memory_rows(const PlannedRun& run);
+// Calls and bytes per kind, group, purpose and rank.
+std::vector<ReconcileRow> traffic_rows(const PlannedRun& run);
+// Parts of a step and the whole. `baseline_time` belongs to `baseline`.
+std::vector<ReconcileRow> time_rows(const PlannedRun& run, const MeasuredTime& time, const PlannedRun* baseline,
+                                    const MeasuredTime* baseline_time);
+// Throughput, utilisation, scaling, goodput, loss.
+std::vector<ReconcileRow> acceptance_rows(const PlannedRun& run, const MeasuredTime& time, const PlannedRun* baseline,
+                                          const MeasuredTime* baseline_time);
+
+// "+12.0 MiB", "-3.1 ms": signed, in the row's unit.
+std::string format_value(double value, RowUnit unit);
+std::string format_difference(double value, RowUnit unit);
+// 0.123 -> "12.3 %".
+std::string percent(double share);
+
+}  // namespace fivefold
