@@ -1,4 +1,6 @@
 // fivefold explain CONFIG: one configuration in full.
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -6,39 +8,103 @@
 #include "base/table.h"
 #include "base/text.h"
 #include "cli/common_options.h"
-#include "planner/ledger.h"
+#include "cli/explain_text.h"
+#include "cli/machine.h"
+#include "cli/plan_json.h"
+#include "planner/scope.h"
+#include "spec/validate.h"
 
 namespace fivefold {
 namespace {
 
 struct ExplainOptions {
   CommonOptions common;
+  bool formulas = false, ranks = false, timeline = false;
+  std::string compare;  // KEY=a,b,c
 };
 
-std::string memory_table(const Ledger& ledger) {
-  Table table({"account", "between steps", "at the peak", "own peak"});
-  for (int i = 0; i < kNumAccounts; ++i) {
-    const auto account = static_cast<Account>(i);
-    if (ledger.peak[account] == 0) continue;
-    table.add_row({std::string(to_string(account)), format_bytes(ledger.persistent[account]),
-                   format_bytes(ledger.at_peak[account]), format_bytes(ledger.peak[account])});
+struct ExplainedRun {
+  LoadedRun run;
+  HardwareSpec hardware;
+  Inventory inventory;
+  Explanation explanation;
+};
+
+// False: `errors` says why.
+bool explain_run(const CommonOptions& options, ExplainedRun& out, std::vector<Error>& errors) {
+  if (!load_run(options, out.run, errors)) return false;
+  errors = planner_scope(out.run.config.config);
+  Result<HardwareSpec> hardware = load_hardware(out.run.config.config.hardware.name);
+  if (!hardware.ok()) errors.push_back(hardware.error());
+  if (!errors.empty()) return false;
+  out.hardware = *std::move(hardware);
+  out.inventory = build_inventory(out.run.model);
+  out.explanation = explain(out.run.model, out.inventory, out.run.config, out.hardware);
+  return true;
+}
+
+ExitCode refuse(const std::vector<Error>& errors) {
+  print_errors(errors);
+  return ExitCode::kBadInput;
+}
+
+ExitCode run_compare(const ExplainOptions& options) {
+  const size_t equals = options.compare.find('=');
+  if (equals == std::string::npos)
+    return refuse(
+        {{"--compare", "\"" + options.compare + "\" is not KEY=VALUE,VALUE,...", "for example parallel.zero=0,1,2,3"}});
+  const std::string key = options.compare.substr(0, equals);
+  const std::vector<std::string> values = split(options.compare.substr(equals + 1), ',');
+  std::vector<Error> errors;
+  std::vector<Explanation> columns;
+  nlohmann::ordered_json json{{"key", key}, {"configurations", nlohmann::ordered_json::array()}};
+  for (const std::string& value : values) {
+    CommonOptions common = options.common;
+    common.flags.push_back(key + "=" + value);
+    ExplainedRun run;
+    std::vector<Error> problems;
+    if (!explain_run(common, run, problems)) {
+      for (Error& problem : problems) problem.problem += fmt::format(" (with {} = {})", key, value);
+      errors.insert(errors.end(), problems.begin(), problems.end());
+      continue;
+    }
+    nlohmann::ordered_json entry =
+        explanation_json(run.run.model, run.inventory, run.explanation, RankListing::kGrouped);
+    entry["value"] = value;
+    json["configurations"].push_back(entry);
+    columns.push_back(std::move(run.explanation));
   }
-  table.add_rule();
-  table.add_row({"sum", format_bytes(ledger.persistent.total()), format_bytes(ledger.peak_total), ""});
-  return table.to_string(2);
+  if (!errors.empty()) return refuse(errors);
+  if (options.common.json)
+    print_json(json);
+  else
+    print(comparison_text(key, values, columns));
+  return ExitCode::kDone;
 }
 
 ExitCode run_explain(const ExplainOptions& options) {
   apply_common_options(options.common);
+  if (!options.compare.empty()) return run_compare(options);
   std::vector<Error> errors;
-  LoadedRun run;
-  if (!load_run(options.common, run, errors)) {
-    print_errors(errors);
-    return ExitCode::kBadInput;
+  ExplainedRun run;
+  if (!explain_run(options.common, run, errors)) return refuse(errors);
+  for (const Error& note : layout_notes(run.run.model, run.run.config.config)) print_note(note);
+  if (options.common.json) {
+    nlohmann::ordered_json json = explanation_json(run.run.model, run.inventory, run.explanation,
+                                                   options.ranks ? RankListing::kEach : RankListing::kGrouped);
+    if (options.timeline)
+      for (const TimelineEntry& entry : step_timeline(run.run.model, run.inventory, run.run.config, run.hardware))
+        json["timeline"].push_back({{"instruction", to_string(entry.instruction, run.inventory)},
+                                    {"begin", entry.begin_s},
+                                    {"end", entry.end_s},
+                                    {"communication", entry.communication}});
+    print_json(json);
+    return ExitCode::kDone;
   }
-  const Inventory inventory = build_inventory(run.model);
-  const Ledger ledger = predict_memory(run.model, inventory, run.config, 1);
-  print(painted(Paint::kHeading, "Memory of a rank") + "\n" + memory_table(ledger));
+  print(explanation_text(run.run.model, run.inventory, run.explanation, run.hardware));
+  if (options.ranks) print(ranks_text(run.explanation));
+  if (options.formulas) print(formulas_text(run.run.model, run.inventory, run.explanation));
+  if (options.timeline) print(timeline_text(run.run.model, run.inventory, run.explanation, run.hardware));
   return ExitCode::kDone;
 }
 
@@ -47,6 +113,11 @@ ExitCode run_explain(const ExplainOptions& options) {
 RunCommand add_explain_command(CLI::App& app) {
   auto options = std::make_shared<ExplainOptions>();
   add_common_options(app, options->common);
+  app.add_flag("--formulas", options->formulas, "the formula of every line, with its numbers");
+  app.add_flag("--ranks", options->ranks, "list every rank, also those that are alike");
+  app.add_flag("--timeline", options->timeline, "begin and end of every instruction of the step");
+  app.add_option("--compare", options->compare, "configurations side by side, for any key: parallel.zero=0,1,2,3")
+      ->option_text("KEY=A,B,...");
   return [options] { return run_explain(*options); };
 }
 

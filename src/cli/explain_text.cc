@@ -1,0 +1,176 @@
+#include "cli/explain_text.h"
+
+#include <fmt/format.h>
+
+#include "base/table.h"
+#include "base/text.h"
+#include "cli/output.h"
+#include "planner/search.h"
+#include "spec/rank_grid.h"
+
+namespace fivefold {
+namespace {
+
+std::string heading(std::string_view text) { return painted(Paint::kHeading, text) + "\n"; }
+std::string percent(double share) { return fmt::format("{:.1f} %", 100 * share); }
+std::string tera(double flops) { return fmt::format("{:.4g} TFLOP", flops / 1e12); }
+
+std::string traffic_table(const std::vector<TrafficLine>& traffic) {
+  Table table({"collective", "group", "purpose", "calls", "sent"});
+  for (const TrafficLine& line : traffic)
+    table.add_row({std::string(to_string(line.kind)), std::string(to_string(line.group)),
+                   std::string(to_string(line.purpose)), format_count(line.calls), format_bytes(line.bytes)});
+  return table.to_string(2);
+}
+
+std::string saved_table(const ModelSpec& model, const Inventory& inventory, const Explanation& e) {
+  Table table({"saved for backward", "bytes per token", "of a microbatch, per layer"});
+  const int64_t tokens = tape_shape(e.config).tokens;
+  int64_t sum = 0;
+  for (const SavedTensor& tensor : saved_tensors_by_range(model, inventory, e.config.compute)) {
+    table.add_row({tensor.name, format_count(tensor.bytes_per_token), format_bytes(tokens * tensor.bytes_per_token)});
+    sum += tensor.bytes_per_token;
+  }
+  table.add_rule();
+  table.add_row({"sum", format_count(sum), format_bytes(tokens * sum)});
+  return table.to_string(2);
+}
+
+std::string flops_text(const ModelSpec& model, const Explanation& e) {
+  return fmt::format(
+      "  6 N per token          {}  (N {}, {} tokens)\n"
+      "  attention, causal      {}  (all pairs: {})\n"
+      "  recomputed             {}\n"
+      "  MFU {}  HFU {}  (causal; all pairs: MFU {})\n",
+      tera(e.flops.matrices), format_count(multiplied_parameters(model)), format_count(e.config.tokens_per_step),
+      tera(e.flops.attention_causal), tera(e.flops.attention_full),
+      tera(e.flops.hardware_causal() - e.flops.model_causal()), percent(e.mfu()), percent(e.hfu()),
+      percent(e.flops.model_full() / (e.cost.seconds * e.peak_flops_per_s)));
+}
+
+std::string fit_text(const Explanation& e) {
+  const bool fits = e.ledger.peak_total <= e.capacity;
+  return fmt::format(
+      "  {} {} of {} ({}), at: {}\n", painted(fits ? Paint::kGood : Paint::kBad, fits ? "fits:" : "does not fit:"),
+      format_bytes(e.ledger.peak_total), format_bytes(e.capacity),
+      percent(static_cast<double>(e.ledger.peak_total) / static_cast<double>(e.capacity)), e.ledger.peak_moment);
+}
+
+}  // namespace
+
+std::string memory_table(const Ledger& ledger) {
+  Table table({"account", "between steps", "at the peak", "own peak"});
+  for (int i = 0; i < kNumAccounts; ++i) {
+    const auto account = static_cast<Account>(i);
+    if (ledger.peak[account] == 0) continue;
+    table.add_row({std::string(to_string(account)), format_bytes(ledger.persistent[account]),
+                   format_bytes(ledger.at_peak[account]), format_bytes(ledger.peak[account])});
+  }
+  table.add_rule();
+  table.add_row({"sum", format_bytes(ledger.persistent.total()), format_bytes(ledger.peak_total), ""});
+  return table.to_string(2);
+}
+
+std::string time_table(const StepCost& cost) {
+  Table table({"part of a step", "time", "share"});
+  for (int i = 0; i < kNumTimeParts; ++i) {
+    const auto part = static_cast<TimePart>(i);
+    if (cost[part] > 0)
+      table.add_row({std::string(to_string(part)), format_seconds(cost[part]), percent(cost[part] / cost.seconds)});
+  }
+  table.add_rule();
+  table.add_row({"step", format_seconds(cost.seconds), ""});
+  return table.to_string(2);
+}
+
+std::string explanation_text(const ModelSpec& model, const Inventory& inventory, const Explanation& e,
+                             const HardwareSpec& hardware) {
+  std::string text = heading(fmt::format("{} on {} x {}: {}", model.name, e.config.degrees.world(),
+                                         hardware.device.name, layout_text(e.config)));
+  text += "\n" + heading("Memory of a rank") + memory_table(e.ledger) + fit_text(e);
+  text += "\n" + heading("Activations of a layer") + saved_table(model, inventory, e);
+  text +=
+      "\n" + heading("Communication of a rank and step") + (e.traffic.empty() ? "  none\n" : traffic_table(e.traffic));
+  text += "\n" + heading("Time") + time_table(e.cost) +
+          fmt::format("  {:.0f} tokens/s; communication {} in all; bubble 0 (one stage)\n", e.tokens_per_s,
+                      format_seconds(e.cost.communication_seconds));
+  return text + "\n" + heading("Work of a step") + flops_text(model, e);
+}
+
+std::string formulas_text(const ModelSpec& model, const Inventory& inventory, const Explanation& e) {
+  std::string text = "\n" + heading("Formulas: memory (docs/memory.md)");
+  Table memory({"line", "account", "bytes", "formula"});
+  for (const MemoryLine& line : memory_lines(model, inventory, e.config))
+    memory.add_row({line.name, std::string(to_string(line.account)), format_count(line.bytes), line.formula});
+  text += memory.to_string(2) + "\n" + heading("Formulas: communication (docs/communication.md)");
+  Table traffic({"collective", "purpose", "bytes", "formula"});
+  for (const TrafficLine& line : e.traffic)
+    traffic.add_row({std::string(to_string(line.kind)), std::string(to_string(line.purpose)), format_count(line.bytes),
+                     traffic_formula(line, inventory, e.config)});
+  text += traffic.to_string(2) + "\n" + heading("Formulas: work");
+  return text + fmt::format(
+                    "  matrices   6 x N {} x {} tokens = {}\n"
+                    "  attention  causal: sum over layers of 6 x a d x s {} x tokens = {}\n"
+                    "  MFU        {} / ({} x {:.4g} TFLOP/s) = {}\n",
+                    format_count(multiplied_parameters(model)), format_count(e.config.tokens_per_step),
+                    tera(e.flops.matrices), e.config.config.batch.sequence, tera(e.flops.attention_causal),
+                    tera(e.flops.model_causal()), format_seconds(e.cost.seconds), e.peak_flops_per_s / 1e12,
+                    percent(e.mfu()));
+}
+
+std::string ranks_text(const Explanation& e) {
+  const RankGrid grid = RankGrid::create(e.config.degrees).value();
+  Table table({"rank", "dp", "shard", "replicate", "peak"});
+  for (int rank = 0; rank < grid.world(); ++rank) {
+    const Coordinates c = grid.coordinates(rank);
+    table.add_row({std::to_string(rank), std::to_string(c.dp), std::to_string(c.shard), std::to_string(c.replicate),
+                   format_bytes(e.ledger.peak_total)});
+  }
+  return "\n" + heading("Ranks") + table.to_string(2);
+}
+
+std::string timeline_text(const ModelSpec& model, const Inventory& inventory, const Explanation& e,
+                          const HardwareSpec& hardware) {
+  Table table({"begin", "end", "on", "instruction"});
+  for (const TimelineEntry& entry : step_timeline(model, inventory, e.config, hardware))
+    table.add_row({format_seconds(entry.begin_s), format_seconds(entry.end_s),
+                   entry.communication ? "network" : "device", to_string(entry.instruction, inventory)});
+  return "\n" + heading("Timeline") + table.to_string(2);
+}
+
+std::string comparison_text(const std::string& key, const std::vector<std::string>& values,
+                            const std::vector<Explanation>& columns) {
+  std::vector<std::string> header{key};
+  header.insert(header.end(), values.begin(), values.end());
+  Table table(header);
+  const auto row = [&](std::string name, auto cell) {
+    std::vector<std::string> cells{std::move(name)};
+    for (const Explanation& e : columns) cells.push_back(cell(e));
+    table.add_row(std::move(cells));
+  };
+  for (int i = 0; i < kNumAccounts; ++i) {
+    const auto account = static_cast<Account>(i);
+    bool used = false;
+    for (const Explanation& e : columns) used = used || e.ledger.at_peak[account] != 0;
+    if (used)
+      row(std::string(to_string(account)),
+          [&](const Explanation& e) { return format_bytes(e.ledger.at_peak[account]); });
+  }
+  table.add_rule();
+  row("peak of a rank", [](const Explanation& e) { return format_bytes(e.ledger.peak_total); });
+  row("fits", [](const Explanation& e) { return std::string(e.ledger.peak_total <= e.capacity ? "yes" : "no"); });
+  row("sent a step", [](const Explanation& e) {
+    int64_t bytes = 0;
+    for (const TrafficLine& line : e.traffic) bytes += line.bytes;
+    return format_bytes(bytes);
+  });
+  row("step", [](const Explanation& e) { return format_seconds(e.cost.seconds); });
+  row("waits for communication",
+      [](const Explanation& e) { return percent(e.cost[TimePart::kExposedCommunication] / e.cost.seconds); });
+  row("tokens/s", [](const Explanation& e) { return fmt::format("{:.0f}", e.tokens_per_s); });
+  row("MFU", [](const Explanation& e) { return percent(e.mfu()); });
+  row("HFU", [](const Explanation& e) { return percent(e.hfu()); });
+  return heading("At the peak, and a step") + table.to_string(2);
+}
+
+}  // namespace fivefold

@@ -1,0 +1,27 @@
+// Explanations for the terminal. Pure functions but for colours (output.h).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "planner/explanation.h"
+
+namespace fivefold {
+
+std::string explanation_text(const ModelSpec& model, const Inventory& inventory, const Explanation& explanation,
+                             const HardwareSpec& hardware);
+// Every line of memory and traffic with its formula.
+std::string formulas_text(const ModelSpec& model, const Inventory& inventory, const Explanation& explanation);
+std::string ranks_text(const Explanation& explanation);
+std::string timeline_text(const ModelSpec& model, const Inventory& inventory, const Explanation& explanation,
+                          const HardwareSpec& hardware);
+// A column per value of `key`. REQUIRES: as many columns as values.
+std::string comparison_text(const std::string& key, const std::vector<std::string>& values,
+                            const std::vector<Explanation>& columns);
+
+// Accounts of a ledger: between steps, at the peak, own peak.
+std::string memory_table(const Ledger& ledger);
+// Seconds and share of each part of a step.
+std::string time_table(const StepCost& cost);
+
+}  // namespace fivefold

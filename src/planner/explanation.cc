@@ -1,0 +1,178 @@
+#include "planner/explanation.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "base/integer.h"
+#include "base/text.h"
+
+namespace fivefold {
+namespace {
+
+int64_t padded_elements(const Inventory& inventory, int64_t shards) {
+  int64_t elements = 0;
+  for (const Unit& unit : inventory.units) elements += unit.padded_numel(shards);
+  return elements;
+}
+
+// Ranges [begin, end) of equal layers.
+std::vector<std::pair<int, int>> equal_layers(const ModelSpec& model) {
+  std::vector<std::pair<int, int>> ranges;
+  const int layers = static_cast<int>(model.layers.size());
+  for (int begin = 0, end = 1; begin < layers; begin = end, ++end) {
+    while (end < layers && model.layers[static_cast<size_t>(end)] == model.layers[static_cast<size_t>(begin)]) ++end;
+    ranges.emplace_back(begin, end);
+  }
+  return ranges;
+}
+
+std::string range_name(std::pair<int, int> range) {
+  return range.second - range.first == 1 ? fmt::format("layers.{}", range.first)
+                                         : fmt::format("layers.{}-{}", range.first, range.second - 1);
+}
+
+class MemoryLines {
+ public:
+  MemoryLines(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config)
+      : model_(model),
+        inventory_(inventory),
+        config_(config),
+        policy_(sharding_policy(config)),
+        shape_(tape_shape(config)) {}
+
+  std::vector<MemoryLine> lines() {
+    add_states();
+    add_data();
+    add_activations();
+    add_transients();
+    return std::move(lines_);
+  }
+
+ private:
+  void add(std::string name, Account account, int64_t bytes, std::string formula) {
+    lines_.push_back({std::move(name), account, bytes, std::move(formula)});
+  }
+
+  void add_states() {
+    const int64_t elements = padded_elements(inventory_, policy_.shards);
+    struct Sum {
+      int64_t bytes = 0, elements = 0;
+      DType dtype = DType::kFloat32;
+    };
+    std::map<Account, Sum> sums;
+    for (const Unit& unit : inventory_.units)
+      for (const StateBuffer& buffer : state_buffers(unit, policy_, optimizer_states(config_.config.optimizer))) {
+        Sum& sum = sums[buffer.account];
+        sum.bytes += buffer.bytes();
+        sum.elements += buffer.elements;
+        sum.dtype = buffer.dtype;
+      }
+    for (const auto& [account, sum] : sums) {
+      const bool sharded = sum.elements < elements;
+      add(std::string(to_string(account)), account, sum.bytes,
+          fmt::format("{} elements (padded){} x {} B", format_count(elements),
+                      sharded ? fmt::format(" / {} shards", policy_.shards) : "", dtype_bytes(sum.dtype)));
+    }
+  }
+
+  void add_data() {
+    const int64_t of_microbatch = microbatch_data_bytes(config_);
+    add("tokens", Account::kData, config_.num_microbatches * of_microbatch,
+        fmt::format("{} microbatches x 4 B x (3 x {} tokens + {} documents + 1)", config_.num_microbatches,
+                    shape_.tokens, max_documents(config_)));
+  }
+
+  void add_activations() {
+    const int every = lowering_options(config_).recompute_every;
+    if (every > 0) {
+      const auto layers = static_cast<int64_t>(model_.layers.size());
+      const int64_t segments = div_ceil(layers, every);
+      add("segment inputs", Account::kActivations,
+          segments * shape_.tokens * model_.hidden * dtype_bytes(shape_.compute),
+          fmt::format("ceil({} layers / {}) x {} tokens x h {} x {} B", layers, every, shape_.tokens, model_.hidden,
+                      dtype_bytes(shape_.compute)));
+    }
+    for (const auto& range : equal_layers(model_)) {
+      const int64_t count =
+          every > 0 ? std::min<int64_t>(every, range.second - range.first) : range.second - range.first;
+      for (const SavedTensor& tensor :
+           saved_tensors(unit_operations(model_, inventory_, range.first + 1), range_name(range), shape_.compute))
+        add(tensor.name, Account::kActivations, count * shape_.tokens * tensor.bytes_per_token,
+            fmt::format("{} layers{} x {} tokens x {} B", count, every > 0 ? " of a segment at once" : "",
+                        shape_.tokens, tensor.bytes_per_token));
+    }
+  }
+
+  void add_transients() {
+    const int64_t element = dtype_bytes(shape_.compute), chunk = std::min(shape_.loss_chunk, shape_.tokens);
+    add("logits of a chunk", Account::kLogits, chunk * (model_.vocab * element + 4),
+        fmt::format("{} tokens x (V {} x {} B + 4 B)", chunk, model_.vocab, element));
+    int64_t largest = 0;
+    for (const Unit& unit : inventory_.units) largest = std::max(largest, unit.padded_numel(policy_.shards));
+    if (policy_.shards_params())
+      add("largest gathered unit", Account::kUnshardedParams, largest * element,
+          fmt::format("{} elements x {} B; the peak holds the units in use and the one ahead", format_count(largest),
+                      element));
+    if (policy_.transient_grads())
+      add("largest unit gradient", Account::kUnshardedGrads, largest * element,
+          fmt::format("{} elements x {} B, until it is reduced or added", format_count(largest), element));
+  }
+
+  const ModelSpec& model_;
+  const Inventory& inventory_;
+  const ResolvedConfig& config_;
+  ShardingPolicy policy_;
+  TapeShape shape_;
+  std::vector<MemoryLine> lines_;
+};
+
+}  // namespace
+
+Explanation explain(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config,
+                    const HardwareSpec& hardware) {
+  Explanation e;
+  e.config = config;
+  e.ledger = predict_memory(model, inventory, config, rank_placement(config, hardware).threads);
+  add_outside_tensors(e.ledger, config, hardware);
+  e.capacity = planned_capacity(config, hardware);
+  e.traffic = predict_traffic(inventory, config);
+  e.cost = predict_cost(model, inventory, config, hardware);
+  e.flops = step_flops(model, inventory, config);
+  e.peak_flops_per_s = peak_flops_per_s(config, hardware);
+  e.tokens_per_s = static_cast<double>(config.tokens_per_step) / e.cost.seconds;
+  return e;
+}
+
+std::vector<SavedTensor> saved_tensors_by_range(const ModelSpec& model, const Inventory& inventory, DType compute) {
+  std::vector<SavedTensor> saved;
+  for (const auto& range : equal_layers(model))
+    for (const SavedTensor& tensor :
+         saved_tensors(unit_operations(model, inventory, range.first + 1), range_name(range), compute))
+      saved.push_back(tensor);
+  return saved;
+}
+
+std::vector<MemoryLine> memory_lines(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config) {
+  return MemoryLines(model, inventory, config).lines();
+}
+
+std::string traffic_formula(const TrafficLine& line, const Inventory& inventory, const ResolvedConfig& config) {
+  const ShardingPolicy policy = sharding_policy(config);
+  const int64_t group = line.group == GroupKind::kShard       ? policy.shards
+                        : line.group == GroupKind::kReplicate ? policy.replicas
+                                                              : int64_t{policy.shards} * policy.replicas;
+  if (line.purpose != Purpose::kGradients && line.purpose != Purpose::kParameters)
+    return fmt::format("{} calls x 2 x ({} - 1) x 1 element of 8 B", line.calls, group);
+  const int64_t full = padded_elements(inventory, policy.shards);
+  const bool reduces_compute = line.kind == CollectiveKind::kReduceScatter && policy.shards_grads();
+  const DType dtype = line.purpose == Purpose::kParameters || reduces_compute ? policy.compute : policy.grads;
+  if (line.kind == CollectiveKind::kAllReduce)
+    return fmt::format("2 x ({0} - 1) / {0} of {1} elements x {2} B, units rounded up to {0} chunks", group,
+                       format_count(full / policy.shards), dtype_bytes(dtype));
+  return fmt::format("{0} calls over {1} units: ({2} - 1) / {2} of each unit x {3} B; all units once: {4} elements",
+                     line.calls, inventory.num_units(), group, dtype_bytes(dtype), format_count(full));
+}
+
+}  // namespace fivefold
