@@ -44,8 +44,8 @@ TEST(MixedPrecision, E59SmallUpdatesReachTheMasterWeights) {
   }
 }
 
-// 256 microbatches of one row each contribute 1/256 of the row's gradient. Scaling by a power of two is exact, and a sum
-// of up to 256 equal bf16 numbers (8 bits) has 16 bits: fp32 holds every partial sum, so the result is the row's
+// 256 microbatches of one row each contribute 1/256 of the row's gradient. Scaling by a power of two is exact, and a
+// sum of up to 256 equal bf16 numbers (8 bits) has 16 bits: fp32 holds every partial sum, so the result is the row's
 // gradient to the bit. A bf16 sum stops growing near the ninth bit.
 TEST(MixedPrecision, E60AccumulationOverManyMicrobatchesIsInFp32) {
   const ModelSpec model = tiny_model(TinyKind::kLlama);

@@ -1,6 +1,6 @@
 // What must not depend on the layout: initial weights, which elements train, decay, and the weights after some steps;
-// and what must be the same bits: replicas, runs, and runs with gathers further ahead. Names E24... are those of the case
-// list of reported faults.
+// and what must be the same bits: replicas, runs, and runs with gathers further ahead. Names E24... are those of the
+// case list of reported faults.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -12,6 +12,7 @@
 namespace fivefold::testing {
 namespace {
 
+// Sums over at most 64 tokens in two orders, each within sqrt(64) roundings of 2^-24.
 constexpr double kReordered = 1e-6;
 
 class ShardingNeutrality : public ::testing::TestWithParam<TinyKind> {
@@ -32,14 +33,16 @@ class ShardingNeutrality : public ::testing::TestWithParam<TinyKind> {
   GlobalBatch batch_ = ragged_batch(model_, {16, 3, 0, 7});
 };
 
-// With one stage there is one copy of a tied matrix: its two contributions are reduced once, and 20 decaying steps leave
-// all replicas with the same bits.
+// With one stage there is one copy of a tied matrix: its two contributions are reduced once, and 20 decaying steps
+// leave all replicas with the same bits.
 TEST_P(ShardingNeutrality, E24E26TiedMatrixUnderSharding) {
   const ProbeResult one = train({.micro = 4}, 1);
   for (const int zero : {1, 2, 3}) {
-    for (const Layout& layout : {Layout{.dp = 2, .zero = zero, .accumulation = 2}, Layout{.dp = 4, .zero = zero, .shard_size = 2}}) {
+    for (const Layout& layout :
+         {Layout{.dp = 2, .zero = zero, .accumulation = 2}, Layout{.dp = 4, .zero = zero, .shard_size = 2}}) {
       SCOPED_TRACE(layout.name());
-      const ProbeResult result = train(layout, 20, {"optimizer.kind=adamw", "optimizer.lr=1e-3", "optimizer.weight_decay=0.1"});
+      const ProbeResult result =
+          train(layout, 20, {"optimizer.kind=adamw", "optimizer.lr=1e-3", "optimizer.weight_decay=0.1"});
       EXPECT_LT(largest_difference(result.gradients, one.gradients), kReordered);
       expect_equal_replicas(result);
     }
@@ -57,10 +60,12 @@ TEST_P(ShardingNeutrality, E31OverlappedGathersReadThisStepsWeights) {
   };
   const ProbeResult none = train({.dp = 4, .zero = 0}, 10, adam);
   EXPECT_LT(none.losses.back(), none.losses.front());
-  for (const int zero : {1, 2}) EXPECT_TRUE(same_bits(train({.dp = 4, .zero = zero}, 10, adam).parameters, none.parameters));
+  for (const int zero : {1, 2})
+    EXPECT_TRUE(same_bits(train({.dp = 4, .zero = zero}, 10, adam).parameters, none.parameters));
   for (const int prefetch : {0, 1, 2, 5})
-    EXPECT_TRUE(same_bits(train({.dp = 4, .zero = 3}, 10, with("parallel.prefetch=" + std::to_string(prefetch))).parameters,
-                          none.parameters))
+    EXPECT_TRUE(
+        same_bits(train({.dp = 4, .zero = 3}, 10, with("parallel.prefetch=" + std::to_string(prefetch))).parameters,
+                  none.parameters))
         << "prefetch " << prefetch;
   const ProbeResult recomputed = train({.dp = 4, .zero = 3, .recompute_every = 2}, 10, with("parallel.prefetch=2"));
   EXPECT_TRUE(same_bits(recomputed.parameters, none.parameters));
@@ -94,9 +99,10 @@ TEST_P(ShardingNeutrality, E34EveryElementTrains) {
 
 TEST_P(ShardingNeutrality, E50InitialWeightsDependOnSeedAndNameOnly) {
   const ProbeResult one = train({.micro = 4}, 0);
-  for (const Layout& layout : {Layout{.dp = 2, .micro = 2}, Layout{.dp = 2, .zero = 1, .micro = 2}, Layout{.dp = 4, .zero = 2},
-                               Layout{.dp = 4, .zero = 3}, Layout{.dp = 4, .zero = 3, .shard_size = 2},
-                               Layout{.dp = 4, .zero = 3, .compute = "bf16"}}) {
+  for (const Layout& layout :
+       {Layout{.dp = 2, .micro = 2}, Layout{.dp = 2, .zero = 1, .micro = 2}, Layout{.dp = 4, .zero = 2},
+        Layout{.dp = 4, .zero = 3}, Layout{.dp = 4, .zero = 3, .shard_size = 2},
+        Layout{.dp = 4, .zero = 3, .compute = "bf16"}}) {
     SCOPED_TRACE(layout.name());
     const ProbeResult result = train(layout, 0);
     EXPECT_TRUE(same_bits(result.parameters, one.parameters));
@@ -128,7 +134,8 @@ TEST_P(ShardingNeutrality, E54LevelAndAccumulationDoNotChangeTheWeights) {
   const ProbeResult one = train({.micro = 4}, 5, {"optimizer.lr=0.05"});
   EXPECT_LT(one.losses.back(), one.loss);
   for (const int zero : {0, 1, 2, 3}) {
-    for (Layout layout : {Layout{.dp = 2, .micro = 2}, Layout{.dp = 2, .accumulation = 2}, Layout{.dp = 4}, Layout{.accumulation = 4}}) {
+    for (Layout layout : {Layout{.dp = 2, .micro = 2}, Layout{.dp = 2, .accumulation = 2}, Layout{.dp = 4},
+                          Layout{.accumulation = 4}}) {
       layout.zero = zero;
       SCOPED_TRACE(layout.name());
       const ProbeResult result = train(layout, 5, {"optimizer.lr=0.05"});
@@ -155,9 +162,10 @@ TEST_P(ShardingNeutrality, E58DecayLeavesNormsAndBiasesAlone) {
         vectors += !matrix;
         double worst = 0;
         for (size_t i = 0; i < tensor.values.size(); ++i) {
-          const double w = before.parameters[t].values[i], g = after.gradients[t].values[i], decay = matrix ? kDecay : 0;
-          const double right = kind == "sgd" ? w - kRate * (g + decay * w)
-                                             : w * (1 - kRate * decay) - kRate * g / (std::abs(g) + kEps);
+          const double w = before.parameters[t].values[i], g = after.gradients[t].values[i],
+                       decay = matrix ? kDecay : 0;
+          const double right =
+              kind == "sgd" ? w - kRate * (g + decay * w) : w * (1 - kRate * decay) - kRate * g / (std::abs(g) + kEps);
           worst = std::max(worst, std::abs(tensor.values[i] - right) / std::max(1.0, std::abs(right)));
         }
         // A few roundings to fp32 each; without decay 1 % of a weight near 0.2 would be missing.

@@ -17,9 +17,12 @@ double squared_norm(const std::vector<float>& values) {
 
 std::string to_string(TinyKind kind) {
   switch (kind) {
-    case TinyKind::kLlama: return "llama";
-    case TinyKind::kTiedQwen3: return "tied_qwen3";
-    case TinyKind::kGpt2: return "gpt2";
+    case TinyKind::kLlama:
+      return "llama";
+    case TinyKind::kTiedQwen3:
+      return "tied_qwen3";
+    case TinyKind::kGpt2:
+      return "gpt2";
   }
   FIVEFOLD_CHECK(false);
 }

@@ -1,4 +1,5 @@
-// Tiny dense models and awkward batches made in memory, and comparisons of what the engine computed on them. Torch-free.
+// Tiny dense models and awkward batches made in memory, and comparisons of what the engine computed on them.
+// Torch-free.
 #pragma once
 
 #include <cstdint>
