@@ -48,16 +48,6 @@ Result<std::vector<StepPart>> parts_of_program(const RecordedSession& session) {
   return parts;
 }
 
-// The last moment that a session's lines tell of, from its start.
-double last_moment(const RecordedSession& session) {
-  double end = session.summary ? session.summary->seconds : 0;
-  for (const StepRecord& line : session.steps) end = std::max(end, line.begin_s + line.seconds);
-  for (const EvaluationRecord& line : session.evaluations) end = std::max(end, line.begin_s + line.seconds);
-  for (const CheckpointRecord& line : session.checkpoints) end = std::max(end, line.begin_s + line.seconds);
-  for (const EventRecord& line : session.events) end = std::max(end, line.begin_s);
-  return end;
-}
-
 PeakMoment peak_moment(const RecordedSession& session, const std::function<int64_t(const StepRecord&)>& bytes) {
   PeakMoment peak;
   peak.num_steps = static_cast<int64_t>(session.steps.size());
@@ -127,7 +117,7 @@ WallTime measure_wall_time(const RankRecord& rank) {
   for (size_t i = 0; i < rank.sessions.size(); ++i) {
     const RecordedSession& session = rank.sessions[i];
     const bool last = i + 1 == rank.sessions.size();
-    const double length = last_moment(session);
+    const double length = last_moment_s(session);
     // What a later session starts again from; steps after it were lost.
     int64_t kept = std::numeric_limits<int64_t>::max();
     if (!last) {

@@ -49,7 +49,7 @@ std::string account_cause(const RecordedSession& session, Account account, const
   const std::string known = sizes.name(difference);
   std::string text;
   if (!known.empty()) {
-    text = (difference > 0 ? "more by " : "less by ") + known + ", ";
+    text = (difference > 0 ? "more by the size of " : "less by the size of ") + known + ", ";
   } else if (account == Account::kWorkspace) {
     text = "scratch that kernels and libraries took without naming it, ";
   } else if (difference < 0 && peak.bytes == 0) {

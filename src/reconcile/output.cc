@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <map>
@@ -46,22 +47,24 @@ bool alike(const ReconcileRow& a, const ReconcileRow& b) {
          a.cause == b.cause;
 }
 
+// Of a section, rows of one quantity next to each other.
 std::vector<Line> lines_of(const std::vector<ReconcileRow>& rows, RowSection section) {
-  std::vector<Line> lines;
-  std::map<std::string, std::vector<size_t>> by_quantity;
+  std::vector<std::vector<Line>> quantities;
+  std::map<std::string, size_t> index_of;
   for (const ReconcileRow& row : rows) {
     if (row.section != section) continue;
-    std::vector<size_t>& same = by_quantity[row.quantity];
-    bool found = false;
-    for (const size_t index : same) {
-      if (found || !alike(*lines[index].row, row)) continue;
-      lines[index].ranks.push_back(row.rank);
-      found = true;
+    const size_t index = index_of.emplace(row.quantity, quantities.size()).first->second;
+    if (index == quantities.size()) quantities.emplace_back();
+    std::vector<Line>& same = quantities[index];
+    const auto line = std::find_if(same.begin(), same.end(), [&row](const Line& l) { return alike(*l.row, row); });
+    if (line == same.end()) {
+      same.push_back({&row, {row.rank}});
+    } else {
+      line->ranks.push_back(row.rank);
     }
-    if (found) continue;
-    same.push_back(lines.size());
-    lines.push_back({&row, {row.rank}});
   }
+  std::vector<Line> lines;
+  for (const std::vector<Line>& same : quantities) lines.insert(lines.end(), same.begin(), same.end());
   return lines;
 }
 
@@ -75,7 +78,7 @@ std::string bound_text(const ReconcileRow& row) {
 std::string difference_text(const ReconcileRow& row) {
   const auto difference = row.difference();
   if (!difference) return "";
-  if (*difference == 0) return "0";
+  if (*difference == 0 || (row.unit == RowUnit::kSeconds && std::abs(*difference) < kClockResolution_s)) return "0";
   std::string text = format_difference(*difference, row.unit);
   if (*row.predicted != 0 && row.unit != RowUnit::kShare) text += " (" + percent(*difference / *row.predicted) + ")";
   return text;

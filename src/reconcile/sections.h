@@ -6,6 +6,9 @@
 
 namespace fivefold {
 
+// Differences of times below this are rounding of the record.
+inline constexpr double kClockResolution_s = 1e-6;
+
 // The instructions of the step, planned and recorded.
 std::vector<ReconcileRow> program_rows(const PlannedRun& run);
 // Peaks per account and rank, of the sum, and of the process.

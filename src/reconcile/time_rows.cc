@@ -97,10 +97,10 @@ std::string attribution(const PartSeconds& measured, const PartSeconds& predicte
   std::vector<std::string> texts;
   double named = 0;
   for (const auto& [difference, part] : differences) {
-    if (named >= 0.9 * all || difference == 0) break;
+    if (named >= 0.9 * all || std::abs(difference) < kClockResolution_s) break;
     named += std::abs(difference);
     std::string text = std::string(to_string(part)) + " " + format_difference(difference, RowUnit::kSeconds);
-    if (net != 0) text += " (" + percent(difference / net) + ")";
+    if (std::abs(net) >= kClockResolution_s) text += " (" + percent(difference / net) + ")";
     texts.push_back(std::move(text));
   }
   return texts.empty() ? "" : "of the difference: " + join(texts, ", ");

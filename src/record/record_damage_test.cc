@@ -112,10 +112,18 @@ TEST(RecordDamage, RefusesFilesThatDoNotBelongTogether) {
   std::ofstream(second).close();
   EXPECT_EQ(read_run_record(run.path()).error().message(),
             second + ": has no 'run' line (the rank ended before it wrote one)");
-  RunStart other = example_start(1, 2);
-  other.started_at += 1;
-  RecordWriter(run.path(), 1).write(other);
+  // Rank 0 was resumed after a session that lasted 3.5 s, rank 1 has only the first.
+  RecordWriter(run.path(), 1).write(example_start(1, 2));
+  RecordWriter(run.path(), 0).write(SummaryRecord{1, 64, 3.5, false});
+  RunStart resumed = example_start(0, 2);
+  resumed.started_at += 60;
+  RecordWriter(run.path(), 0).write(resumed);
   EXPECT_EQ(read_run_record(run.path()).error().problem, "its last session is not that of rank 0");
+  // Rank 1 starts a moment before rank 0.
+  RunStart also = example_start(1, 2);
+  also.started_at += 59.75;
+  RecordWriter(run.path(), 1).write(also);
+  EXPECT_TRUE(read_run_record(run.path()).ok());
   std::filesystem::copy_file(run.path() / "record" / "rank-0.jsonl", second,
                              std::filesystem::copy_options::overwrite_existing);
   EXPECT_EQ(read_run_record(run.path()).error().problem, "holds the lines of rank 0");

@@ -267,6 +267,13 @@ Result<RankRecord> read_rank(const std::filesystem::path& file) {
   return parse_rank_record(text, file.string());
 }
 
+// Unix time before which no rank can have started the last session: the end of the one before, as `rank` saw it.
+double session_gap_end(const RankRecord& rank) {
+  if (rank.sessions.size() < 2) return 0;
+  const RecordedSession& before = rank.sessions[rank.sessions.size() - 2];
+  return before.start.started_at + last_moment_s(before);
+}
+
 }  // namespace
 
 Result<RankRecord> parse_rank_record(std::string_view text, const std::string& where) {
@@ -299,8 +306,7 @@ Result<RunRecord> read_run_record(const std::filesystem::path& run_directory) {
     if (record.rank != rank) return Error{file.string(), "holds the lines of rank " + std::to_string(record.rank), ""};
     const RunStart& start = record.sessions.back().start;
     if (rank == 0) world = start.world;
-    const RunStart& first = rank == 0 ? start : run.ranks[0].sessions.back().start;
-    if (start.world != world || start.started_at != first.started_at)
+    if (start.world != world || (rank > 0 && start.started_at < session_gap_end(run.ranks[0])))
       return Error{file.string(), "its last session is not that of rank 0",
                    "the rank ended before it wrote a 'run' line"};
     run.ranks.push_back(std::move(record));

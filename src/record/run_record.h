@@ -32,7 +32,7 @@ struct RunStart {
   int64_t embedding_parameters = 0;     // of them looked up only: the tables of tokens and positions
   int threads = 1;                      // of the rank
   std::string instruction_set;          // that the kernels chose
-  double started_at = 0;                // Unix time; the same on every rank, and so the name of the session
+  double started_at = 0;                // Unix time at which this rank's session started
   std::optional<int64_t> resumed_from;  // steps done before
 };
 
@@ -161,6 +161,9 @@ struct RecordedSession {
   std::vector<EventRecord> events;
   std::optional<SummaryRecord> summary;
 };
+
+// The last moment that a session's lines tell of, in seconds from its start.
+double last_moment_s(const RecordedSession& session);
 
 struct RankRecord {
   int rank = 0;
