@@ -49,6 +49,13 @@ TEST(HubTokenizer, NumbersHolesAndEos) {
   EXPECT_EQ(parse("{" + kModel + "," + kAdded + "}")->eos_id(), std::nullopt);  // not one of the usual names
 }
 
+TEST(HubTokenizer, TakesTheLongestAddedToken) {
+  const auto tokenizer = parse("{" + kModel +
+                               R"(,"added_tokens":[{"id":6,"content":"<x"},{"id":7,"content":"<x>"},)"
+                               R"({"id":8,"content":"<x>>"},{"id":9,"content":"x>a"}]})");
+  EXPECT_EQ(tokenizer->encode("<x>>a<x>a<xa"), (Ids{8, 0, 7, 0, 6, 0}));  // the leftmost before the longest
+}
+
 TEST(HubTokenizer, ReadsTheConfigurationBesideTheFile) {
   const TemporaryFolder folder;
   folder.write("tokenizer.json", "{" + kModel + "," + kAdded + "}");
