@@ -34,9 +34,13 @@ struct Command {
 // In the order of `fivefold --help`.
 std::span<const Command> commands();
 
+RunCommand add_plan_command(CLI::App& app);
 RunCommand add_explain_command(CLI::App& app);
 RunCommand add_train_command(CLI::App& app);
 RunCommand add_check_command(CLI::App& app);
+RunCommand add_reconcile_command(CLI::App& app);
+RunCommand add_calibrate_command(CLI::App& app);
+RunCommand add_convert_command(CLI::App& app);
 
 // The whole program: parses, runs, prints errors, returns the exit code.
 int run_cli(int argc, const char* const* argv);

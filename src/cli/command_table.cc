@@ -4,9 +4,14 @@ namespace fivefold {
 namespace {
 
 constexpr Command kCommands[] = {
+    {"plan", "The layouts of a run, ranked, with the five-step decision behind the best", add_plan_command},
     {"explain", "One configuration in full: memory, communication and time, with their formulas", add_explain_command},
     {"train", "Run a configuration, or go on with a run", add_train_command},
     {"check", "The same numbers under every layout: compare with one rank and a stored reference", add_check_command},
+    {"reconcile", "Plan against run: every difference with its bound and its cause; the acceptance figures",
+     add_reconcile_command},
+    {"calibrate", "Measure this machine: the hardware file that predicted times come from", add_calibrate_command},
+    {"convert", "Weights of a checkpoint as a Hub folder of safetensors", add_convert_command},
 };
 
 }  // namespace

@@ -30,6 +30,7 @@ struct Draft {
   int64_t bound = 0;      // states, saved activations and what is outside the tensors
   bool replayed = false;  // plan.ledger holds
   bool fits() const { return plan.ledger.peak_total <= plan.capacity; }
+  int64_t least_bytes() const { return replayed ? plan.ledger.peak_total : bound; }
 };
 
 std::vector<int64_t> divisors(int64_t n) {
@@ -206,10 +207,9 @@ class LayoutSearch {
   Rejection rejection(const std::vector<Draft*>& group) {
     Draft* smallest = group[0];
     for (Draft* draft : group) {
-      if (draft->bound < smallest->bound) smallest = draft;
-      if (draft->bound > draft->plan.capacity) continue;
-      replay(*draft);
-      if (!draft->fits()) continue;
+      if (draft->bound <= draft->plan.capacity) replay(*draft);
+      if (draft->least_bytes() < smallest->least_bytes()) smallest = draft;
+      if (!draft->replayed || !draft->fits()) continue;
       const double share = result_.plans.empty() ? 1 : draft->plan.tokens_per_s / result_.plans[0].tokens_per_s;
       const double waits = draft->plan.cost[TimePart::kExposedCommunication] / draft->plan.cost.seconds;
       const std::string speed = share >= kEqualSpeed ? "no faster than the best, and less simple"
@@ -221,11 +221,10 @@ class LayoutSearch {
     }
     const ResolvedConfig& config = smallest->plan.config;
     const int64_t states = state_bytes(inventory_, config);
-    const int64_t lacking = std::max(smallest->bound, smallest->replayed ? smallest->plan.ledger.peak_total : 0);
     const bool by_states = states > smallest->plan.capacity;
     return {config,
             fmt::format("does not fit: {} of states and {} in all at the least, of {}: {}", format_bytes(states),
-                        format_bytes(lacking), format_bytes(smallest->plan.capacity),
+                        format_bytes(smallest->least_bytes()), format_bytes(smallest->plan.capacity),
                         to_string(by_states ? Obstacle::kStates : Obstacle::kActivations)),
             by_states ? states_fix(config) : "a shorter batch.sequence, or more memory"};
   }

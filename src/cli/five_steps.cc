@@ -1,0 +1,172 @@
+#include "cli/five_steps.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "base/integer.h"
+#include "base/text.h"
+#include "spec/model_count.h"
+
+namespace fivefold {
+namespace {
+
+class Decision {
+ public:
+  Decision(const SearchRequest& request, const SearchResult& result)
+      : request_(request),
+        result_(result),
+        inventory_(build_inventory(request.model)),
+        ranks_(result.plans.empty() ? request.rank_counts.back() : result.plans[0].config.degrees.world()) {}
+
+  std::vector<DecisionStep> steps() const { return {memory(), sharding(), splits(), batch(), precision()}; }
+
+ private:
+  const Candidate* best() const { return result_.plans.empty() ? nullptr : &result_.plans[0]; }
+  const ModelSpec& model() const { return request_.model; }
+
+  // One microbatch of one sequence, nothing recomputed, on `ranks` ranks.
+  ResolvedConfig layout(int ranks, int zero) const {
+    RunConfig config = request_.base;
+    if (best() != nullptr) config.precision.compute = best()->config.config.precision.compute;
+    config.parallel.dp = ranks;
+    config.parallel.zero = zero;
+    config.parallel.shard_size = 0;
+    config.batch.micro = 1;
+    config.batch.global = ranks * (best() != nullptr ? best()->config.num_microbatches : 1);
+    config.recompute = {};
+    return resolve(config, model()).value();
+  }
+
+  DecisionStep memory() const {
+    const ResolvedConfig alone = layout(1, 0);
+    const int64_t states = state_bytes(inventory_, alone),
+                  capacity = planned_capacity(layout(ranks_, 0), request_.hardware);
+    const int64_t activations = saved_activation_bytes(model(), inventory_, alone);
+    const auto parameters = static_cast<double>(inventory_.num_parameters());
+    return {"Memory of one copy",
+            {fmt::format("{} parameters x {:.2f} B = {} of states", format_count(inventory_.num_parameters()),
+                         static_cast<double>(states) / parameters, format_bytes(states)),
+             fmt::format("activations of one sequence of {} tokens: {}, nothing recomputed",
+                         alone.config.batch.sequence, format_bytes(activations)),
+             fmt::format("a rank may fill {}", format_bytes(capacity))},
+            {{"parameters", parameters},
+             {"state_bytes", static_cast<double>(states)},
+             {"activation_bytes", static_cast<double>(activations)},
+             {"capacity", static_cast<double>(capacity)}}};
+  }
+
+  DecisionStep sharding() const {
+    DecisionStep step{"Must the states be sharded, and at which level", {}, {}};
+    const int64_t capacity = planned_capacity(layout(ranks_, 0), request_.hardware);
+    int lowest = -1;
+    for (int zero = 0; zero <= 3; ++zero) {
+      const int64_t bytes = state_bytes(inventory_, layout(ranks_, zero));
+      if (bytes <= capacity && lowest < 0) lowest = zero;
+      step.lines.push_back(fmt::format("ZeRO-{} over {} ranks: {} of states a rank{}", zero, ranks_,
+                                       format_bytes(bytes), bytes > capacity ? ", more than there is" : ""));
+      step.numbers.emplace_back(fmt::format("zero{}_state_bytes", zero), static_cast<double>(bytes));
+    }
+    if (ranks_ == 1) step.lines.emplace_back("with one data-parallel rank there is nothing to shard over");
+    if (lowest < 0)
+      step.lines.emplace_back("not even ZeRO-3 brings the states under the capacity");
+    else
+      step.lines.push_back(fmt::format("the states alone need level {} or higher", lowest));
+    if (best() == nullptr) return step;
+    const ParallelConfig& chosen = best()->config.config.parallel;
+    step.lines.push_back(chosen.zero == 0
+                             ? std::string("chosen: level 0")
+                             : fmt::format("chosen: level {} over {} ranks{}", chosen.zero, chosen.shard_size,
+                                           chosen.shard_size < chosen.dp
+                                               ? fmt::format(", {} replicas", div_exact(chosen.dp, chosen.shard_size))
+                                               : ""));
+    step.numbers.emplace_back("zero", chosen.zero);
+    return step;
+  }
+
+  DecisionStep splits() const {
+    const ResolvedConfig config = layout(ranks_, ranks_ > 1 ? 3 : 0);
+    const int64_t layer = one_layer_bytes(model(), inventory_, config),
+                  capacity = planned_capacity(config, request_.hardware);
+    const std::string need =
+        fmt::format("one layer with its gradient and the activations of one sequence: {}", format_bytes(layer));
+    const std::string verdict =
+        layer > capacity ? "needed: one layer does not fit a rank whatever is sharded; split it over tp ranks of a node"
+                         : "not needed: one layer fits, and sharding removes the rest of the weights";
+    return {"Is tensor or pipeline parallelism needed",
+            {need, verdict},
+            {{"one_layer_bytes", static_cast<double>(layer)}, {"needed", layer > capacity ? 1.0 : 0.0}}};
+  }
+
+  DecisionStep batch() const {
+    DecisionStep step{"Batch, microbatch, accumulation", {}, {}};
+    if (best() == nullptr) {
+      step.lines.emplace_back("open until something fits");
+      return step;
+    }
+    const ResolvedConfig& config = best()->config;
+    const BatchConfig& batch = config.config.batch;
+    step.lines.push_back(fmt::format("{} sequences = {} ranks x {} a microbatch x {} microbatches; {} tokens a step{}",
+                                     batch.global, config.config.parallel.dp, batch.micro, config.num_microbatches,
+                                     format_count(config.tokens_per_step),
+                                     request_.base.batch.global == 0 ? " (chosen; set batch.global)" : ""));
+    const OptimizerConfig& optimizer = config.config.optimizer;
+    const bool adam = optimizer.kind == OptimizerKind::kAdamW;
+    step.lines.push_back(
+        fmt::format("a rate tuned at another batch scales by {} of the ratio: twice the batch, lr x {}; only up to the "
+                    "critical batch",
+                    adam ? "the square root" : "the whole", adam ? "1.41" : "2"));
+    if (adam) {
+      const double warmup = 2 / (1 - optimizer.betas[1]);
+      step.lines.push_back(fmt::format("warm-up: at least 2 / (1 - beta2) = {:.0f} steps, {} tokens here", warmup,
+                                       format_count(std::llround(warmup) * config.tokens_per_step)));
+      step.numbers.emplace_back("warmup_steps", warmup);
+    }
+    step.numbers.emplace_back("global", static_cast<double>(batch.global));
+    step.numbers.emplace_back("micro", static_cast<double>(batch.micro));
+    step.numbers.emplace_back("accumulation", static_cast<double>(config.num_microbatches));
+    step.numbers.emplace_back("tokens_per_step", static_cast<double>(config.tokens_per_step));
+    return step;
+  }
+
+  DecisionStep precision() const {
+    DecisionStep step{"Precision and recompute", {}, {}};
+    if (best() == nullptr) {
+      step.lines.emplace_back("every layer recomputed is assumed in what does not fit");
+      return step;
+    }
+    const ResolvedConfig& config = best()->config;
+    step.lines.push_back(fmt::format("{} operands, {} gradients, fp32 {}", to_string(config.config.precision.compute),
+                                     to_string(config.grads), config.master ? "master copy and moments" : "moments"));
+    ResolvedConfig other = config;
+    const bool recomputes = config.config.recompute.kind == RecomputeKind::kFull;
+    other.config.recompute =
+        recomputes ? RecomputeConfig{} : RecomputeConfig{.kind = RecomputeKind::kFull, .every = 1, .tensors = {}};
+    const double seconds = predict_cost(model(), inventory_, other, request_.hardware).seconds;
+    Ledger ledger = predict_memory_shortened(model(), inventory_, other);
+    add_outside_tensors(ledger, other, request_.hardware);
+    step.lines.push_back(
+        fmt::format("{}: peak {}, step {}; {}: peak {}, step {}{}", recomputes ? "recomputed" : "nothing recomputed",
+                    format_bytes(best()->ledger.peak_total), format_seconds(best()->cost.seconds),
+                    recomputes ? "without recompute" : "every layer recomputed", format_bytes(ledger.peak_total),
+                    format_seconds(seconds), ledger.peak_total > best()->capacity ? ", does not fit" : ""));
+    step.numbers = {{"peak", static_cast<double>(best()->ledger.peak_total)},
+                    {"step_time", best()->cost.seconds},
+                    {"other_peak", static_cast<double>(ledger.peak_total)},
+                    {"other_step_time", seconds}};
+    return step;
+  }
+
+  const SearchRequest& request_;
+  const SearchResult& result_;
+  Inventory inventory_;
+  int ranks_;
+};
+
+}  // namespace
+
+std::vector<DecisionStep> five_steps(const SearchRequest& request, const SearchResult& result) {
+  return Decision(request, result).steps();
+}
+
+}  // namespace fivefold

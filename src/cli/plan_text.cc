@@ -1,0 +1,152 @@
+#include "cli/plan_text.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/table.h"
+#include "base/text.h"
+#include "cli/explain_text.h"
+#include "cli/five_steps.h"
+#include "cli/output.h"
+#include "cli/plan_json.h"
+
+namespace fivefold {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string heading(std::string_view text) { return painted(Paint::kHeading, text) + "\n"; }
+std::string percent(double share) { return fmt::format("{:.1f} %", 100 * share); }
+
+std::string steps_text(const SearchRequest& request, const SearchResult& result) {
+  std::string text;
+  int number = 1;
+  for (const DecisionStep& step : five_steps(request, result)) {
+    text += heading(fmt::format("{}. {}", number++, step.title));
+    for (const std::string& line : step.lines) text += "   " + line + "\n";
+  }
+  return text;
+}
+
+std::string plans_table(const SearchResult& result) {
+  Table table({"layout", "ranks", "peak", "step", "tokens/s", "MFU"});
+  for (const Candidate& plan : result.plans)
+    table.add_row({layout_text(plan.config), std::to_string(plan.config.degrees.world()),
+                   format_bytes(plan.ledger.peak_total), format_seconds(plan.cost.seconds),
+                   fmt::format("{:.0f}", plan.tokens_per_s), percent(plan.mfu)});
+  return table.to_string(2);
+}
+
+std::string rejected_text(const SearchResult& result) {
+  std::string text;
+  for (const Rejection& rejection : result.rejected) {
+    text += fmt::format("  {}\n    {}\n", layout_text(rejection.config), rejection.reason);
+    if (!rejection.fix.empty()) text += fmt::format("    -> {}\n", rejection.fix);
+  }
+  return text;
+}
+
+std::string no_fit_text(const SearchResult& result) {
+  std::string text = painted(Paint::kBad, fmt::format("Nothing fits: {}. The least that any layout needs is {}.",
+                                                      to_string(result.obstacle), format_bytes(result.smallest_peak))) +
+                     "\n";
+  text += heading("What would make it fit");
+  for (const Fix& fix : result.fixes) text += fmt::format("  {}\n    {}\n", fix.change, fix.price);
+  return text;
+}
+
+std::string wall_text(const SearchResult& result) {
+  switch (result.wall) {
+    case Wall::kMemory:
+      return "memory: faster layouts do not fit";
+    case Wall::kCommunication:
+      return "communication: it takes over a quarter of the step";
+    case Wall::kCompute:
+      return "compute: no faster layout is kept out by memory, and communication is mostly hidden";
+  }
+  FIVEFOLD_CHECK(false);
+}
+
+}  // namespace
+
+std::string plan_text(const SearchRequest& request, const SearchResult& result) {
+  const int ranks = result.plans.empty() ? request.rank_counts.back() : result.plans[0].config.degrees.world();
+  std::string text =
+      heading(fmt::format("{} on {} x {}", request.model.name, ranks, request.hardware.device.name)) + "\n";
+  text += steps_text(request, result) + "\n";
+  if (result.plans.empty()) {
+    text += no_fit_text(result);
+  } else {
+    const Candidate& best = result.plans[0];
+    text += heading("Plans, best first") + plans_table(result);
+    text += fmt::format("  bound by {}\n\n", wall_text(result));
+    text += heading("Ledger of the best") + memory_table(best.ledger) +
+            fmt::format("  {} of {} that may be filled; error bound {}\n", format_bytes(best.ledger.peak_total),
+                        format_bytes(best.capacity), "1 %");
+    text += time_table(best.cost);
+  }
+  text += "\n" + heading("Why the rest loses") + rejected_text(result);
+  return text + fmt::format("\n{} configurations looked at\n", result.evaluated);
+}
+
+Json plan_json(const SearchRequest& request, const SearchResult& result, double wall_seconds) {
+  Json json{
+      {"fits", !result.plans.empty()}, {"steps", Json::array()}, {"plans", Json::array()}, {"rejected", Json::array()}};
+  for (const DecisionStep& step : five_steps(request, result)) {
+    Json numbers = Json::object();
+    for (const auto& [name, value] : step.numbers) numbers[name] = value;
+    json["steps"].push_back({{"title", step.title}, {"lines", step.lines}, {"numbers", numbers}});
+  }
+  for (const Candidate& plan : result.plans) json["plans"].push_back(candidate_json(plan, request.hardware));
+  for (const Rejection& rejection : result.rejected)
+    json["rejected"].push_back({{"parallel", parallel_json(rejection.config.config.parallel)},
+                                {"layout", layout_text(rejection.config)},
+                                {"reason", rejection.reason},
+                                {"fix", rejection.fix}});
+  if (result.plans.empty()) {
+    json["does_not_fit"] = {
+        {"kind", to_string(result.obstacle)}, {"smallest_peak", result.smallest_peak}, {"fixes", Json::array()}};
+    for (const Fix& fix : result.fixes)
+      json["does_not_fit"]["fixes"].push_back({{"change", fix.change}, {"price", fix.price}});
+  } else {
+    json["wall"] = to_string(result.wall);
+  }
+  json["evaluated"] = result.evaluated;
+  json["wall_time"] = wall_seconds;
+  return json;
+}
+
+std::string cards_text(const SearchRequest& request, const std::vector<CardsRow>& rows) {
+  Table table({"cards", "full fine-tuning", "peak", "tokens/s"});
+  for (const CardsRow& row : rows) {
+    if (!row.result.ok())
+      table.add_row({std::to_string(row.cards), row.result.error().problem, "", ""});
+    else if (row.result->plans.empty())
+      table.add_row({std::to_string(row.cards), "does not fit: " + std::string(to_string(row.result->obstacle)),
+                     format_bytes(row.result->smallest_peak), ""});
+    else
+      table.add_row({std::to_string(row.cards), layout_text(row.result->plans[0].config),
+                     format_bytes(row.result->plans[0].ledger.peak_total),
+                     fmt::format("{:.0f}", row.result->plans[0].tokens_per_s)});
+  }
+  return heading(fmt::format("{} on {}", request.model.name, request.hardware.device.name)) + table.to_string(2);
+}
+
+Json cards_json(const std::vector<CardsRow>& rows, const HardwareSpec& hardware) {
+  Json json{{"cards", Json::array()}};
+  for (const CardsRow& row : rows) {
+    Json entry{{"gpus", row.cards}, {"method", "full"}};
+    entry["fits"] = row.result.ok() && !row.result->plans.empty();
+    if (!row.result.ok())
+      entry["reason"] = row.result.error().message();
+    else if (row.result->plans.empty())
+      entry["reason"] = to_string(row.result->obstacle);
+    else
+      entry["plan"] = candidate_json(row.result->plans[0], hardware);
+    json["cards"].push_back(entry);
+  }
+  return json;
+}
+
+}  // namespace fivefold

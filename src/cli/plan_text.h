@@ -1,0 +1,23 @@
+// Plans for the terminal and as JSON.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "planner/search.h"
+
+namespace fivefold {
+
+std::string plan_text(const SearchRequest& request, const SearchResult& result);
+nlohmann::ordered_json plan_json(const SearchRequest& request, const SearchResult& result, double wall_seconds);
+
+// One number of devices of `plan --cards`.
+struct CardsRow {
+  int cards = 0;
+  Result<SearchResult> result;
+};
+std::string cards_text(const SearchRequest& request, const std::vector<CardsRow>& rows);
+nlohmann::ordered_json cards_json(const std::vector<CardsRow>& rows, const HardwareSpec& hardware);
+
+}  // namespace fivefold
