@@ -79,7 +79,7 @@ Result<ResolvedConfig> resolve(const RunConfig& config, const ModelSpec& model) 
   out.tokens_per_step = out.config.batch.global * config.batch.sequence;
 
   ParallelConfig& parallel = out.config.parallel;
-  if (parallel.shard_size == 0) parallel.shard_size = parallel.dp * parallel.cp;
+  if (parallel.shard_size == 0) parallel.shard_size = parallel.zero == 0 ? 1 : parallel.dp * parallel.cp;
   out.degrees = {.dp = parallel.dp,
                  .tp = parallel.tp,
                  .cp = parallel.cp,

@@ -97,6 +97,17 @@ TEST(Resolve, ShardsOverAllReplicasUnlessToldOtherwise) {
   EXPECT_EQ(resolved({"parallel.dp=4", "parallel.shard_size=2"}).degrees.shard_size, 2);
 }
 
+// A run's config.toml holds what was resolved, and the run goes on from it.
+TEST(Resolve, AcceptsWhatItReturned) {
+  for (const char* zero : {"parallel.zero=0", "parallel.zero=1", "parallel.zero=3"}) {
+    const ResolvedConfig once = resolved({"parallel.dp=4", zero});
+    const Result<ResolvedConfig> twice = resolve(once.config, dense_model());
+    ASSERT_TRUE(twice.ok()) << zero << ": " << twice.error().message();
+    EXPECT_EQ(twice->degrees.shard_size, once.degrees.shard_size);
+  }
+  EXPECT_EQ(resolved({"parallel.dp=4", "parallel.zero=0"}).degrees.shard_size, 1);
+}
+
 // Planner case P31: 50,257 over 2 needs one row more; 24 x 5,387 = 129,288 is the first multiple above 129,280.
 TEST(Resolve, VocabularyIsPaddedToEqualParts) {
   EXPECT_EQ(resolved({"parallel.tp=2"}, dense_model({.vocab = 50257})).padded_vocab, 50258);
