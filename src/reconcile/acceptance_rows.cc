@@ -86,14 +86,14 @@ void add_goodput(Rows& rows, const PlannedRun& run) {
       format_seconds(wall.steps_s) + " of steps in " + format_seconds(wall.total_s);
   add(rows, "lost.checkpoints", RowUnit::kShare, std::nullopt, share(wall.checkpoints_s)).cause =
       checkpoints == 0 ? ""
-                       : std::to_string(checkpoints) + " checkpoints, " +
-                             format_seconds(wall.checkpoints_s / static_cast<double>(checkpoints)) + " each";
+                       : std::to_string(checkpoints) + " x " +
+                             format_seconds(wall.checkpoints_s / static_cast<double>(checkpoints));
   add(rows, "lost.evaluations", RowUnit::kShare, std::nullopt, share(wall.evaluations_s));
   add(rows, "lost.restarts", RowUnit::kShare, std::nullopt, share(wall.repeated_s + wall.down_s)).cause =
       wall.restarts == 0 ? ""
-                         : std::to_string(wall.restarts) + " restarts, " + std::to_string(wall.repeated_steps) +
-                               " steps done again in " + format_seconds(wall.repeated_s) + ", " +
-                               format_seconds(wall.down_s) + " down";
+                         : "restarts: " + std::to_string(wall.restarts) + ", steps done again: " +
+                               std::to_string(wall.repeated_steps) + " (" + format_seconds(wall.repeated_s) +
+                               "), down for " + format_seconds(wall.down_s);
   add(rows, "lost.start_up", RowUnit::kShare, std::nullopt, share(wall.start_up_s)).cause =
       format_seconds(wall.start_up_s) + " before the first step";
   add(rows, "lost.other", RowUnit::kShare, std::nullopt, share(wall.other_s)).cause =

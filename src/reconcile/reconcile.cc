@@ -37,6 +37,10 @@ std::vector<std::string> notes_of(const PlannedRun& run, const MeasuredTime& tim
       std::any_of(run.record.ranks.begin(), run.record.ranks.end(), [](const RankRecord& r) { return r.cut; });
   if (cut) notes.push_back("the record ends within a line: the run was killed; that line is left out");
   if (!run.plan.time) notes.push_back("no hardware is known: times and utilisation are not predicted");
+  if (run.plan.time && !run.plan.time->calibrated)
+    notes.push_back(
+        "times are predicted from published or assumed rates and not held to a bound; `fivefold calibrate` "
+        "measures this machine");
   if (time.parts.empty()) notes.push_back("the record has no times of instructions: the parts of a step are not known");
   if (time.num_steps < 3)
     notes.push_back("times are of " + std::to_string(time.num_steps) + " step(s): too few to trust");

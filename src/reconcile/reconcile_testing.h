@@ -65,6 +65,7 @@ inline RunPlan example_plan(int dp) {
   plan.flops.recomputed_matrices = 1e9;
   plan.time.emplace();
   plan.time->hardware = "example";
+  plan.time->calibrated = true;
   plan.time->step_s = 0.1;
   std::copy(std::begin(kPlannedParts), std::end(kPlannedParts), plan.time->parts.seconds.begin());
   plan.time->peak_flops_per_s = 1e11;

@@ -55,6 +55,15 @@ TEST(ReconcileTime, TheFastestStepIsBounded) {
   EXPECT_EQ(row_of(result, "time.step_fastest").cause, "steps vary: the median is 31.0 % above the fastest");
 }
 
+TEST(ReconcileTime, BoundsOnlyTimesOfMeasuredHardware) {
+  PlannedRun run = example_run();
+  set_parts(run, StepPart::kBackward, 0.4);
+  run.plan.time->calibrated = false;
+  const Reconciliation result = reconciled(run);
+  EXPECT_TRUE(result.pass());
+  EXPECT_EQ(result.notes.size(), 1u);
+}
+
 TEST(ReconcileTime, NamesAThreadThatWasKeptOffItsCore) {
   PlannedRun run = example_run();
   set_parts(run, StepPart::kBackward, 0.060);
@@ -151,7 +160,7 @@ TEST(ReconcileAcceptance, AccountsForAllWallTime) {
   const Reconciliation result = reconciled(run);
   EXPECT_NEAR(row_of(result, "goodput").measured, 0.8 / 12.5, 1e-9);
   EXPECT_NEAR(row_of(result, "lost.restarts").measured, 8.5 / 12.5, 1e-9);
-  EXPECT_EQ(row_of(result, "lost.restarts").cause, "1 restarts, 2 steps done again in 200.00 ms, 8.30 s down");
+  EXPECT_EQ(row_of(result, "lost.restarts").cause, "restarts: 1, steps done again: 2 (200.00 ms), down for 8.30 s");
   double sum = 0;
   for (const char* share :
        {"goodput", "lost.checkpoints", "lost.evaluations", "lost.restarts", "lost.start_up", "lost.other"})

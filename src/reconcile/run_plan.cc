@@ -14,6 +14,7 @@ PlannedTime planned_time(const RunPlan& plan, const HardwareSpec& hardware) {
   PlannedTime time;
   const StepCost cost = predict_cost(plan.model, plan.inventory, plan.config, hardware);
   time.hardware = hardware.name;
+  time.calibrated = !hardware.device.gemm.points.empty() && hardware.device.gemm.kind == Provenance::kMeasured;
   time.step_s = cost.seconds;
   time.timeline = step_timeline(plan.model, plan.inventory, plan.config, hardware);
   time.peak_flops_per_s = peak_flops_per_s(plan.config, hardware);
@@ -46,6 +47,7 @@ Json time_json(const PlannedTime& time) {
     parts[std::string(to_string(part))] = time.parts[part];
   }
   return {{"hardware", time.hardware},
+          {"calibrated", time.calibrated},
           {"step", time.step_s},
           {"parts", std::move(parts)},
           {"peak_flops_per_s", time.peak_flops_per_s}};

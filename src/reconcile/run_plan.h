@@ -20,6 +20,7 @@ namespace fivefold {
 
 struct PlannedTime {
   std::string hardware;                 // name of the file
+  bool calibrated = false;              // its rates were measured, not published or assumed
   double step_s = 0;                    // in steady state
   PartSeconds parts;                    // their sum is step_s
   std::vector<TimelineEntry> timeline;  // of one step: the rank's instructions and, apart, its collectives

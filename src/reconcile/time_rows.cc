@@ -146,7 +146,7 @@ std::vector<ReconcileRow> time_rows(const PlannedRun& run, const MeasuredTime& t
   rows.push_back(seconds_row("time.step", predicted, time.step_s));
   rows.back().cause = plan && !time.parts.empty() ? attribution(time.parts[pace], plan->parts) : "";
   rows.push_back(seconds_row("time.step_fastest", predicted, time.fastest_s));
-  if (predicted) rows.back().bound = kStepBound * *predicted;
+  if (plan && plan->calibrated) rows.back().bound = kStepBound * *predicted;
   if (time.step_s - time.fastest_s > kNotableShare * time.step_s)
     rows.back().cause = "steps vary: the median is " + percent(time.step_s / time.fastest_s - 1) + " above the fastest";
   rows.push_back(seconds_row("time.first_step", std::nullopt, time.first_s));
