@@ -3,8 +3,8 @@
 
 GUIDE holds a folder a language with the same chapters (en/01-ledger.md, zh/01-ledger.md). Every ```console block of
 a chapter is run: lines that begin with "$ " are commands for bash, a command that ends in a backslash goes on in the
-next line, and what follows up to the next command is what it must print, on both streams. All blocks of a chapter run
-in one new folder, in order. The languages must hold the same blocks.
+next line, and what follows up to the next command is what it must print, on both streams, without blank lines at the
+end. All blocks of a chapter run in one new folder, in order. The languages must hold the same blocks.
 
 Comments right before a block say what it is:
   <!-- file: NAME -->        a ```toml or ```json block that is written to NAME instead of being run
@@ -91,7 +91,7 @@ def run(command_lines, folder, environment):
     command = "set -o pipefail; " + "\n".join(command_lines)[2:]
     done = subprocess.run(["bash", "-c", command], cwd=folder, env=environment, stdin=subprocess.DEVNULL,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=COMMAND_TIMEOUT_S)
-    return done.returncode, [line.rstrip() for line in done.stdout.split("\n")[:-1]]
+    return done.returncode, [line.rstrip() for line in done.stdout.rstrip().split("\n") if done.stdout.strip()]
 
 
 def mask(line, patterns):
