@@ -18,7 +18,11 @@ constexpr int kNobody = -1;
 class StepReplay {
  public:
   StepReplay(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config)
-      : model_(model), inventory_(inventory), config_(config), policy_(sharding_policy(config)), shape_(tape_shape(config)) {
+      : model_(model),
+        inventory_(inventory),
+        config_(config),
+        policy_(sharding_policy(config)),
+        shape_(tape_shape(config)) {
     for (int unit = 0; unit < inventory.num_units(); ++unit)
       operations_.push_back(unit_operations(model, inventory, unit));
   }
@@ -71,7 +75,8 @@ class StepReplay {
       MemoryReplay::Key key{instruction.unit, instruction.microbatch, event.id};
       if (event.owner == Owner::kMicrobatch) std::get<0>(key) = kNobody;
       if (event.owner == Owner::kPreviousUnit)
-        key = {instruction.unit - 1, instruction.microbatch, operations_[static_cast<size_t>(instruction.unit) - 1].output};
+        key = {instruction.unit - 1, instruction.microbatch,
+               operations_[static_cast<size_t>(instruction.unit) - 1].output};
       event.allocate ? memory_.allocate(key, event.account, event.bytes) : memory_.release(key);
     }
   }
@@ -80,15 +85,22 @@ class StepReplay {
     const int unit = instruction.unit;
     const MemoryReplay::Key unsharded{unit, kNobody, kUnshardedId}, transient{unit, kNobody, kTransientGradsId};
     switch (instruction.op) {
-      case Opcode::kUnshard: return memory_.allocate(unsharded, Account::kUnshardedParams, full_bytes(unit));
-      case Opcode::kReshard: return memory_.release(unsharded);
-      case Opcode::kForward: return play(instruction, TapeStep::kForward, {.keep = instruction.keep});
+      case Opcode::kUnshard:
+        return memory_.allocate(unsharded, Account::kUnshardedParams, full_bytes(unit));
+      case Opcode::kReshard:
+        return memory_.release(unsharded);
+      case Opcode::kForward:
+        return play(instruction, TapeStep::kForward, {.keep = instruction.keep});
       case Opcode::kRecompute:
         return play(instruction, TapeStep::kRecompute, {.output_unused = instruction.output_unused});
-      case Opcode::kLoss: return play(instruction, TapeStep::kLoss);
-      case Opcode::kBackward: return play(instruction, TapeStep::kBackward);
-      case Opcode::kAllocateGrads: return memory_.allocate(transient, Account::kUnshardedGrads, full_bytes(unit));
-      case Opcode::kAccumulateGrads: return memory_.release(transient);
+      case Opcode::kLoss:
+        return play(instruction, TapeStep::kLoss);
+      case Opcode::kBackward:
+        return play(instruction, TapeStep::kBackward);
+      case Opcode::kAllocateGrads:
+        return memory_.allocate(transient, Account::kUnshardedGrads, full_bytes(unit));
+      case Opcode::kAccumulateGrads:
+        return memory_.release(transient);
       case Opcode::kWaitReduce:
         if (policy_.shards_grads()) memory_.release(transient);
         return;
@@ -98,7 +110,8 @@ class StepReplay {
       case Opcode::kReduceGrads:
       case Opcode::kGradNorm:
       case Opcode::kOptimizerStep:
-      case Opcode::kGatherParameters: return;
+      case Opcode::kGatherParameters:
+        return;
     }
   }
 
@@ -144,7 +157,8 @@ Ledger predict_memory(const ModelSpec& model, const Inventory& inventory, const 
   return ledger;
 }
 
-std::vector<int64_t> memory_timeline(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config, int) {
+std::vector<int64_t> memory_timeline(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config,
+                                     int) {
   StepReplay replay(model, inventory, config);
   replay.allocate_persistent();
   std::vector<int64_t> timeline;

@@ -1,6 +1,6 @@
 // Ledger: predicted memory of a rank under fivefold's own engine: the Program of a step replayed over the tapes of its
-// units. Peaks are exact for every account but workspace, which is bounded. Formulas and worked numbers: docs/memory.md.
-// Pure functions, thread-safe.
+// units. Peaks are exact for every account but workspace, which is bounded. Formulas and worked numbers:
+// docs/memory.md. Pure functions, thread-safe.
 #pragma once
 
 #include <string>
@@ -13,18 +13,18 @@
 namespace fivefold {
 
 struct MemoryLine {
-  std::string name;      // "activations: layers.3.gate_up"
+  std::string name;  // "activations: layers.3.gate_up"
   Account account = Account::kOther;
   int64_t bytes = 0;
-  std::string formula;   // with its numbers
+  std::string formula;  // with its numbers
 };
 
 struct Ledger {
-  AccountBytes persistent;    // between steps: states and data
-  AccountBytes peak;          // per account, each at its own moment of the step
-  AccountBytes at_peak;       // per account at the moment of the largest sum
-  int64_t peak_total = 0;     // that sum
-  std::string peak_moment;    // the instruction during which it is reached
+  AccountBytes persistent;  // between steps: states and data
+  AccountBytes peak;        // per account, each at its own moment of the step
+  AccountBytes at_peak;     // per account at the moment of the largest sum
+  int64_t peak_total = 0;   // that sum
+  std::string peak_moment;  // the instruction during which it is reached
 };
 
 // Of one rank during a training step; every rank of a data-parallel run has the same. `threads`: of the rank.

@@ -13,6 +13,7 @@ namespace {
 constexpr double kReachedOfPeak = 0.75;      // best large product / data sheet
 constexpr double kStreamOfBandwidth = 0.85;  // elementwise loop / data sheet
 constexpr double kLinkOfBandwidth = 0.8;     // large collective / data sheet
+constexpr double kRingStepSeconds = 38e-6;   // all-gathers of 256 MiB on 2 to 64 nodes of H100: 31 to 48 us a step
 constexpr double kSaturation = 64;           // extent at which a product's dim reaches half of its full rate
 constexpr double kAttentionOfGemm = 0.6;     // fused attention / large products
 constexpr double kGpuOverlapShare = 0.1;     // multiprocessors that a collective takes
@@ -110,7 +111,7 @@ double Rates::operation_seconds(OperationKind kind, Pass pass, const OperationWo
     const double scale = thread_scale(points[0], placement_);
     const double by_bytes = work.bytes / (points[0].bytes_per_s * scale);
     const double by_flops = points[0].flops_per_s > 0 ? work.flops / (points[0].flops_per_s * scale) : 0.0;
-    return seconds + points[0].overhead_s + std::max(by_bytes, by_flops);
+    return seconds + points[0].overhead_s + by_bytes + by_flops;
   }
   const Gemm large{.m = 4096, .n = 4096, .k = 4096};
   const double share = kind == OperationKind::kAttention ? kAttentionOfGemm : 1.0;
@@ -162,16 +163,20 @@ double Rates::collective_seconds(CollectiveKind kind, int ranks, int ranks_per_n
   }
   const double passes = kind == CollectiveKind::kAllReduce ? 2.0 : 1.0;
   const double sent = passes * bytes * (ranks - 1) / ranks;
-  return passes * link.latency_s.value * std::ceil(std::log2(ranks)) + sent / (kLinkOfBandwidth * bandwidth);
+  // All-reduces take trees, whose depth grows with the logarithm; gathers and reduce-scatters rings of n - 1 steps.
+  const bool ring = hardware_.device.cores == 0 && kind != CollectiveKind::kAllReduce;
+  const double latency =
+      ring ? kRingStepSeconds * (ranks - 1) : passes * link.latency_s.value * std::ceil(std::log2(ranks));
+  return latency + sent / (kLinkOfBandwidth * bandwidth);
 }
 
 double Rates::overlap_share() const {
-  if (hardware_.device.overlap_share.known()) return hardware_.device.overlap_share.value;
-  if (hardware_.device.cores == 0) return kGpuOverlapShare;
+  const Figure& measured = hardware_.device.overlap_share;
+  if (hardware_.device.cores == 0) return measured.known() ? measured.value : kGpuOverlapShare;
   // A collective's thread takes a core from computing when every core is busy.
-  return static_cast<double>(placement_.threads) * placement_.ranks >= static_cast<double>(hardware_.device.cores)
-             ? 1.0
-             : 0.0;
+  if (static_cast<double>(placement_.threads) * placement_.ranks < static_cast<double>(hardware_.device.cores))
+    return 0;
+  return measured.known() ? measured.value : 1.0;
 }
 
 }  // namespace fivefold

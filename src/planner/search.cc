@@ -153,11 +153,11 @@ class LayoutSearch {
     draft.replayed = true;
   }
 
-  // Which of two plans of equal speed asks less of its owner: smaller microbatches leave head-room, then no recompute,
-  // then the lower ZeRO level, then the larger shard group.
+  // Which of two plans of equal speed asks less of its owner: no recompute, the lower ZeRO level, smaller microbatches,
+  // which leave head-room, then the larger shard group.
   static auto simplicity(const Candidate& plan) {
     const RunConfig& config = plan.config.config;
-    return std::tuple(config.batch.micro, config.recompute.kind, config.parallel.zero, -config.parallel.shard_size);
+    return std::tuple(config.recompute.kind, config.parallel.zero, config.batch.micro, -config.parallel.shard_size);
   }
 
   void collect_plans() {

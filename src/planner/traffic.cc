@@ -10,7 +10,9 @@ namespace {
 
 // Bytes sent by one of n ranks, docs/communication.md: an all-reduce is a reduce-scatter and an all-gather of n chunks
 // of ceil(count / n) elements.
-int64_t all_reduce_bytes(int64_t n, int64_t count, int64_t element) { return 2 * (n - 1) * div_ceil(count, n) * element; }
+int64_t all_reduce_bytes(int64_t n, int64_t count, int64_t element) {
+  return 2 * (n - 1) * div_ceil(count, n) * element;
+}
 int64_t shard_bytes(int64_t n, int64_t shard_count, int64_t element) { return (n - 1) * shard_count * element; }
 
 class TrafficSum {
@@ -48,7 +50,8 @@ std::vector<TrafficLine> predict_traffic(const Inventory& inventory, const Resol
         break;
       case Opcode::kUnshard:
       case Opcode::kGatherParameters:
-        sum.add(CollectiveKind::kAllGather, GroupKind::kShard, Purpose::kParameters, shard_bytes(shards, shard, compute));
+        sum.add(CollectiveKind::kAllGather, GroupKind::kShard, Purpose::kParameters,
+                shard_bytes(shards, shard, compute));
         break;
       case Opcode::kReduceGrads:
         // Levels 2 and 3 send the microbatch's gradient, level 1 the accumulated one.
@@ -63,7 +66,8 @@ std::vector<TrafficLine> predict_traffic(const Inventory& inventory, const Resol
         sum.add(CollectiveKind::kAllReduce, GroupKind::kDpCp, Purpose::kLoss, all_reduce_bytes(data, 1, 8));
         sum.add(CollectiveKind::kAllReduce, GroupKind::kShard, Purpose::kGradNorm, all_reduce_bytes(shards, 1, 8));
         break;
-      default: break;
+      default:
+        break;
     }
   }
   return sum.lines();

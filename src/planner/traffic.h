@@ -13,7 +13,7 @@ struct TrafficLine {
   GroupKind group;
   Purpose purpose;
   int64_t calls = 0;
-  int64_t bytes = 0;   // sent by this rank
+  int64_t bytes = 0;  // sent by this rank
   bool operator==(const TrafficLine&) const = default;
 };
 

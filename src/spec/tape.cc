@@ -56,9 +56,9 @@ void TapeWriter::forward(Keep keep, bool input_is_live_after, size_t num_operati
     for (const int slot : written(op)) allocate_slot(slot);
     for (int slot = 0; slot < static_cast<int>(ops_.slots.size()); ++slot) {
       if (slot == ops_.output) continue;
-      // Last forward operation that touches the slot: its writer when nothing reads it.
-      size_t last = ops_.operations.size();
-      for (size_t j = 0; j < ops_.operations.size(); ++j) {
+      // Last operation of this pass that touches the slot: its writer when nothing reads it.
+      size_t last = num_operations;
+      for (size_t j = 0; j < num_operations; ++j) {
         const auto out = written(ops_.operations[j]);
         if (reads(ops_.operations[j], slot) || std::find(out.begin(), out.end(), slot) != out.end()) last = j;
       }

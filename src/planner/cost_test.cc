@@ -1,0 +1,156 @@
+#include "planner/cost.h"
+
+#include <cmath>
+
+#include "planner/planner_testing.h"
+
+namespace fivefold::test {
+namespace {
+
+// Two ranks of one thread on two cores: every matrix product at `flops_per_s`, attention at the same, everything else
+// free, every collective `collective_s`.
+HardwareSpec round_machine(double flops_per_s, double collective_s) {
+  HardwareSpec h;
+  h.device.cores = 2;
+  h.device.memory_bytes.value = 1e12;
+  h.device.memory_bytes_per_s.value = 1e18;
+  h.device.peak_flops_per_s.fp32.value = h.device.peak_flops_per_s.bf16.value = 2 * flops_per_s;
+  h.device.overlap_share.value = 1e-12;
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    h.device.gemm.points.push_back({64, 64, 64, dtype, 1, flops_per_s, 2});
+    for (const Pass pass : {Pass::kForward, Pass::kBackward})
+      for (int kind = 0; kind <= static_cast<int>(OperationKind::kLoss); ++kind)
+        h.device.operations.points.push_back(
+            {static_cast<OperationKind>(kind), pass, dtype, 1, 1e-15, 1e18, flops_per_s, 2});
+    for (const StreamKind stream : {StreamKind::kOptimizer, StreamKind::kAccumulate, StreamKind::kSumOfSquares})
+      h.device.streams.points.push_back({stream, dtype, 1, 1e18, 2});
+  }
+  for (const CollectiveKind kind :
+       {CollectiveKind::kAllReduce, CollectiveKind::kAllGather, CollectiveKind::kReduceScatter})
+    h.node_link.collectives.points.push_back({kind, 2, int64_t{1} << 40, collective_s});
+  return h;
+}
+
+// demo-tiny by hand: 6 N flops a token for the matrices, and for attention 2 + 5 products of 2 a d s/2 instead of the
+// 2 + 4 of the convention (scores are computed again in backward): 7/6 of 6 L a d s.
+TEST(Cost, TakesTheFlopsOfTheModelOverTheRate) {
+  const ModelSpec model = named_model("demo-tiny");
+  const ResolvedConfig config = resolved(model, {.dp = 2, .micro = 3, .sequence = 64});
+  const Inventory inventory = build_inventory(model);
+  double matrices = 0;
+  for (const Unit& unit : inventory.units)
+    for (const ParameterEntry& p : unit.parameters)
+      if (p.decay == DecayClass::kMatrix && unit.kind != UnitKind::kEmbedding)
+        matrices += static_cast<double>(p.numel());
+  const MixerSpec& mixer = model.layers[0].mixer;
+  const double tokens = 3 * 64;
+  const double attention =
+      7.0 / 6 * 6 * static_cast<double>(model.layers.size() * mixer.num_heads * mixer.head_dim) * 64;
+  const double expected = tokens * (6 * matrices + attention) / 1e9;
+  const StepCost cost = predict_cost(model, inventory, config, round_machine(1e9, 1e-12));
+  EXPECT_NEAR(cost.seconds, expected, 1e-4 * expected);
+}
+
+TEST(Cost, PartsAddUpToTheStep) {
+  const ModelSpec model = named_model("demo-tiny");
+  for (const int zero : {0, 1, 2, 3}) {
+    const StepCost cost = predict_cost(model, build_inventory(model),
+                                       resolved(model, {.dp = 2, .zero = zero, .accumulation = 6, .sequence = 64}),
+                                       round_machine(1e9, 1e-3));
+    double sum = 0;
+    for (const double part : cost.parts) sum += part;
+    EXPECT_NEAR(sum, cost.seconds, 1e-9 * cost.seconds) << zero;
+  }
+}
+
+// With free computing nothing hides communication: the step is its collectives, one after the other.
+TEST(Cost, ExposesCommunicationThatNothingHides) {
+  const ModelSpec model = named_model("demo-tiny");
+  for (const int zero : {0, 1, 2, 3}) {
+    const ResolvedConfig config = resolved(model, {.dp = 2, .zero = zero, .sequence = 64});
+    const StepCost cost = predict_cost(model, build_inventory(model), config, round_machine(1e18, 0.25));
+    int64_t calls = 0;
+    for (const TrafficLine& line : predict_traffic(build_inventory(model), config)) calls += line.calls;
+    // Below the smallest measured size a collective takes the time of that size.
+    EXPECT_NEAR(cost.communication_seconds, 0.25 * static_cast<double>(calls), 1e-6) << zero;
+    EXPECT_NEAR(cost.seconds, cost.communication_seconds, 1e-6) << zero;
+  }
+}
+
+// A reduction that ends before the next unit's backward costs nothing. Seen are the three scalars and two reductions:
+// the embedding's, which nothing follows, and the first layer's, as the embedding's backward has no matrix product.
+TEST(Cost, HidesReductionsBehindBackward) {
+  const ModelSpec model = named_model("demo-tiny");
+  const ResolvedConfig config = resolved(model, {.dp = 2, .sequence = 64});
+  const StepCost slow = predict_cost(model, build_inventory(model), config, round_machine(1e6, 1e-3));
+  EXPECT_NEAR(slow[TimePart::kExposedCommunication], 5e-3, 1e-6);
+}
+
+// A long step from three microbatches equals the replay of all of them: at level 3 nothing is carried between steps.
+TEST(Cost, LongStepEqualsItsReplay) {
+  const ModelSpec model = named_model("demo-tiny");
+  const ResolvedConfig config =
+      resolved(model, {.dp = 2, .zero = 3, .accumulation = 9, .sequence = 64, .recompute_every = 2});
+  const HardwareSpec machine = round_machine(1e9, 1e-3);
+  const double end = step_timeline(model, build_inventory(model), config, machine).back().end_s;
+  EXPECT_NEAR(predict_cost(model, build_inventory(model), config, machine).seconds, end, 1e-6 * end);
+}
+
+// 0.8 of 450 GB/s in the node; across nodes a ring over 8 ports of 50 GB/s, and a tree over one port.
+TEST(Rates, GroupsAcrossNodesUseTheNetwork) {
+  HardwareSpec h = named_hardware("dgx-h100");
+  h.node_link.latency_s.value = h.network.latency_s.value = 1e-6;
+  const Rates rates(h, DType::kBFloat16, {});
+  EXPECT_NEAR(rates.collective_seconds(CollectiveKind::kAllGather, 8, 8, 8e9), 7 * 38e-6 + 7e9 / (0.8 * 450e9), 1e-9);
+  EXPECT_NEAR(rates.collective_seconds(CollectiveKind::kAllGather, 16, 8, 16e9), 15 * 38e-6 + 15e9 / (0.8 * 400e9),
+              1e-9);
+  EXPECT_NEAR(rates.collective_seconds(CollectiveKind::kAllReduce, 4, 1, 4e9), 4 * 1e-6 + 2 * 3e9 / (0.8 * 50e9), 1e-9);
+}
+
+// Published all-gathers of 256 MiB on nodes of 8 H100 (GB/s of the tensor x (n-1)/n): 184.6, 119.0, 69.0, 55.0, 28.0
+// and 11.0 on 2 to 64 nodes. Within 40 % each.
+TEST(Rates, FollowsPublishedAllGathers) {
+  const HardwareSpec h = named_hardware("dgx-h100");
+  const Rates rates(h, DType::kBFloat16, {});
+  for (const auto& [ranks, gigabytes_per_s] :
+       {std::pair{16, 184.6}, {32, 119.0}, {64, 69.0}, {128, 55.0}, {256, 28.0}, {512, 11.0}}) {
+    const double seconds = rates.collective_seconds(CollectiveKind::kAllGather, ranks, 8, 268435456);
+    const double predicted = 268435456.0 * (ranks - 1) / ranks / seconds / 1e9;
+    EXPECT_NEAR(predicted / gigabytes_per_s, 1, 0.4) << ranks << " ranks: " << predicted;
+  }
+}
+
+TEST(Rates, MatrixProductsAreExactAtMeasuredPoints) {
+  HardwareSpec h = round_machine(1e9, 1e-3);
+  h.device.gemm.points = {{128, 256, 512, DType::kBFloat16, 1, 3e9, 2}, {1024, 256, 512, DType::kBFloat16, 1, 9e9, 2}};
+  const Rates rates(h, DType::kBFloat16, {.threads = 1, .ranks = 2});
+  EXPECT_NEAR(rates.gemm_seconds({128, 256, 512}), 2.0 * 128 * 256 * 512 / 3e9, 1e-8);
+  const double between = rates.gemm_seconds({362, 256, 512}) / (2.0 * 362 * 256 * 512);
+  EXPECT_GT(between, 1 / 9e9);
+  EXPECT_LT(between, 1 / 3e9);
+}
+
+// Llama-3-8B: N without the embedding 7,504,924,672 (8,030,261,248 - 128,256 x 4,096); attention 6 x 32 x 4096 x s
+// causal.
+TEST(StepFlops, CountsSixNAndAttention) {
+  const ModelSpec model = named_model("llama-3-8b");
+  const StepFlops flops = step_flops(model, build_inventory(model), resolved(model, {.sequence = 8192}));
+  EXPECT_EQ(multiplied_parameters(model), 7'504'924'672);
+  EXPECT_DOUBLE_EQ(flops.matrices, 6.0 * 7'504'924'672 * 8192);
+  EXPECT_DOUBLE_EQ(flops.attention_causal, 6.0 * 32 * 4096 * 8192 * 8192);
+  EXPECT_DOUBLE_EQ(flops.model_full() - flops.matrices, 2 * flops.attention_causal);
+  EXPECT_EQ(flops.hardware_causal(), flops.model_causal());
+}
+
+// Recompute of every layer repeats all but the down projection, which nothing reads: a layer has 218,103,808 elements
+// in its matrices, 58,720,256 of them in the down projection.
+TEST(StepFlops, CountsWhatIsRecomputed) {
+  const ModelSpec model = named_model("llama-3-8b");
+  const StepFlops flops =
+      step_flops(model, build_inventory(model), resolved(model, {.sequence = 1024, .recompute_every = 1}));
+  EXPECT_DOUBLE_EQ(flops.recomputed_matrices, 2.0 * 32 * (218'103'808 - 58'720'256) * 1024);
+  EXPECT_DOUBLE_EQ(flops.recomputed_attention_causal, flops.attention_causal / 3);
+}
+
+}  // namespace
+}  // namespace fivefold::test
