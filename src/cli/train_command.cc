@@ -7,12 +7,18 @@
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "base/log.h"
+#include "base/table.h"
 #include "base/text.h"
 #include "cli/common_options.h"
+#include "cli/machine.h"
+#include "cli/scaling.h"
 #include "engine/engine_api.h"
-#include "planner/ledger.h"
+#include "reconcile/load.h"
+#include "reconcile/reconcile.h"
+#include "schedule/run_program.h"
 #include "spec/run_config_io.h"
 #include "spec/validate.h"
 
@@ -21,7 +27,11 @@ namespace {
 
 struct TrainOptions {
   CommonOptions common;
+  std::vector<int> scaling;
 };
+
+// Steps that --scaling runs at each number of ranks.
+constexpr int kScalingSteps = 7;
 
 std::atomic<bool> stop_requested{false};
 
@@ -51,12 +61,28 @@ Status write_text(const std::filesystem::path& path, const std::string& text) {
   return Ok{};
 }
 
-Status make_run_directory(const std::filesystem::path& directory, const LoadedRun& run, const std::string& model_config) {
+// The folder with the complete configuration, the model and the plan.
+Result<RunPlan> make_run_directory(const std::filesystem::path& directory, const LoadedRun& run,
+                                   const std::string& model_config) {
   std::error_code error;
   std::filesystem::create_directories(directory, error);
   if (error) return Error{directory.string(), "cannot be created: " + error.message(), "choose another run.directory"};
   FIVEFOLD_TRY(write_text(directory / "config.toml", to_toml(run.config.config)));
-  return write_text(directory / "config.json", model_config);
+  FIVEFOLD_TRY(write_text(directory / "config.json", model_config));
+  FIVEFOLD_ASSIGN(const HardwareSpec hardware, load_hardware(run.config.config.hardware.name));
+  const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  FIVEFOLD_ASSIGN(RunPlan plan, make_run_plan(run.model, run.config, threads_per_rank(run.config, cores), &hardware));
+  FIVEFOLD_TRY(write_plan_json(plan, directory));
+  return plan;
+}
+
+// The acceptance figures of the run that just ended, each beside its prediction.
+Status print_acceptance(const std::filesystem::path& directory) {
+  FIVEFOLD_ASSIGN(const PlannedRun planned, load_planned_run({.run_directory = directory, .against = {}, .set = {},
+                                                              .hardware = load_hardware, .model = load_model}));
+  FIVEFOLD_ASSIGN(const Reconciliation reconciliation, reconcile(planned));
+  print(to_text(reconciliation));
+  return Ok{};
 }
 
 void report_step(const TrainProgress& step, int64_t every) {
@@ -107,30 +133,50 @@ void print_result(const TrainResult& result, const std::filesystem::path& direct
                     result.loss, directory.string()));
 }
 
+ExitCode print_scaling(const TrainOptions& options, const LoadedRun& run) {
+  const auto points = measure_scaling(run, options.scaling, kScalingSteps);
+  if (!points.ok()) return bad_input({points.error()});
+  nlohmann::ordered_json json = {{"scaling", nlohmann::ordered_json::array()}};
+  Table table({"ranks", "step", "tokens/s", "per rank", "efficiency"});
+  for (const ScalingPoint& point : *points) {
+    json["scaling"].push_back({{"ranks", point.ranks},
+                               {"step_time", point.step_s},
+                               {"tokens_per_s", point.tokens_per_s},
+                               {"efficiency", point.efficiency}});
+    table.add_row({std::to_string(point.ranks), format_seconds(point.step_s), fmt::format("{:.0f}", point.tokens_per_s),
+                   fmt::format("{:.0f}", point.tokens_per_s / point.ranks), fmt::format("{:.1f} %", 100 * point.efficiency)});
+  }
+  options.common.json ? print_json(json) : print(table.to_string());
+  return ExitCode::kDone;
+}
+
 ExitCode run_train(TrainOptions options) {
   apply_common_options(options.common);
   use_run_directory(options.common);
   std::vector<Error> errors;
   LoadedRun run;
   if (!load_run(options.common, run, errors)) return bad_input(errors);
-  errors = problems(run);
+  errors = options.scaling.empty() ? problems(run) : validate_engine(run.model, run.config.config);
   if (!errors.empty()) return bad_input(errors);
+  if (!options.scaling.empty()) return print_scaling(options, run);
   const Result<EngineApi*> engine = load_engine();
   if (!engine.ok()) return bad_input({engine.error()});
 
   const std::filesystem::path directory =
       std::filesystem::path(run.config.config.run.directory) / run.config.config.run.name;
   const std::string model_config = write_model_config(run.model);
-  const Status made = make_run_directory(directory, run, model_config);
-  if (!made.ok()) return bad_input({made.error()});
-  const Ledger ledger = predict_memory(run.model, build_inventory(run.model), run.config, 1);
+  const Result<RunPlan> plan = make_run_directory(directory, run, model_config);
+  if (!plan.ok()) return bad_input({plan.error()});
   log_info(fmt::format("{}: {} parameters, {} ranks, predicted peak {} a rank", run.config.config.run.name,
-                       format_count(build_inventory(run.model).num_parameters()), run.config.degrees.world(),
-                       format_bytes(ledger.peak_total)));
+                       format_count(plan->inventory.num_parameters()), run.config.degrees.world(),
+                       format_bytes(plan->ledger.peak_total)));
   catch_stop_signals();
   const Result<TrainResult> result = (*engine)->train(train_request(run, model_config, directory));
   if (!result.ok()) return bad_input({result.error()});
   print_result(*result, directory, options.common.json);
+  if (options.common.json || options.common.quiet) return ExitCode::kDone;
+  const Status acceptance = print_acceptance(directory);
+  if (!acceptance.ok()) print_errors({acceptance.error()});
   return ExitCode::kDone;
 }
 
@@ -139,6 +185,10 @@ ExitCode run_train(TrainOptions options) {
 RunCommand add_train_command(CLI::App& app) {
   auto options = std::make_shared<TrainOptions>();
   add_common_options(app, options->common);
+  app.add_option("--scaling", options->scaling, "instead of training: tokens/s at these numbers of ranks, for example 1,2,4")
+      ->delimiter(',')
+      ->check(CLI::PositiveNumber)
+      ->option_text("RANKS");
   return [options] { return run_train(*options); };
 }
 

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "base/text.h"
+#include "spec/hub_layout.h"
 #include "spec/names.h"
 
 namespace fivefold {
@@ -14,18 +15,12 @@ std::string shape_text(const std::vector<int64_t>& shape) {
   return "[" + join(dims, ", ") + "]";
 }
 
-std::vector<int64_t> disk_shape(const ParameterEntry& entry, const HubPart& part) {
-  if (entry.shape.size() == 1) return {part.rows};
-  if (part.transposed) return {entry.cols(), part.rows};
-  return {part.rows, entry.cols()};
-}
-
 Result<HubTensor> find_tensor(const HubFolder& folder, const ParameterEntry& entry, const HubPart& part) {
   for (const std::string& name : hub_name_variants(part.name)) {
     if (!folder.contains(name)) continue;
     FIVEFOLD_ASSIGN(HubTensor tensor, folder.tensor(name));
     const std::string where = folder.path().string() + " (" + name + ")";
-    const std::vector<int64_t> expected = disk_shape(entry, part);
+    const std::vector<int64_t> expected = hub_shape(entry, part);
     if (tensor.info.shape != expected)
       return Error{where, "has shape " + shape_text(tensor.info.shape) + ", the model needs " + shape_text(expected),
                    "use the config.json that belongs to these weights"};
@@ -42,13 +37,11 @@ Result<HubTensor> find_tensor(const HubFolder& folder, const ParameterEntry& ent
 // Reads the part's elements as fp32 into its rows of the packed matrix.
 void copy_part(const HubTensor& tensor, const ParameterEntry& entry, const HubPart& part, std::span<float> packed) {
   // The file need not align its tensors: copy the bytes first.
-  const int64_t count = part.rows * entry.cols();
-  at::Tensor raw = allocate(Account::kOther, {count}, tensor.info.dtype);
-  std::memcpy(raw.data_ptr(), tensor.bytes.data(), raw.nbytes());
   const AccountScope scope(Account::kOther);
-  at::Tensor values = raw.to(at::kFloat);
-  if (part.transposed && entry.shape.size() > 1) values = values.view({entry.cols(), part.rows}).t().contiguous();
-  std::memcpy(packed.data() + part.row_begin * entry.cols(), values.data_ptr(), static_cast<size_t>(count) * sizeof(float));
+  const at::Tensor raw = at::empty({part.rows * entry.cols()}, scalar_type(tensor.info.dtype));
+  std::memcpy(raw.data_ptr(), tensor.bytes.data(), raw.nbytes());
+  const at::Tensor values = raw.to(at::kFloat);
+  place_hub_values(entry, part, {elements<float>(values), static_cast<size_t>(values.numel())}, packed);
 }
 
 }  // namespace
@@ -77,19 +70,9 @@ Status load_hub_weights(const HubFolder& folder, const Inventory& inventory, Tra
 }
 
 std::vector<NamedTensor> to_hub_tensors(const ParameterEntry& entry, std::span<const float> values) {
-  FIVEFOLD_CHECK(static_cast<int64_t>(values.size()) == entry.numel());
   std::vector<NamedTensor> tensors;
-  const int64_t cols = entry.cols();
-  for (const HubPart& part : entry.parts) {
-    const std::span<const float> rows = values.subspan(static_cast<size_t>(part.row_begin * cols),
-                                                       static_cast<size_t>(part.rows * cols));
-    NamedTensor tensor{part.name, disk_shape(entry, part), {rows.begin(), rows.end()}};
-    if (part.transposed && entry.shape.size() > 1)
-      for (int64_t r = 0; r < part.rows; ++r)
-        for (int64_t c = 0; c < cols; ++c)
-          tensor.values[static_cast<size_t>(c * part.rows + r)] = rows[static_cast<size_t>(r * cols + c)];
-    tensors.push_back(std::move(tensor));
-  }
+  for (const HubPart& part : entry.parts)
+    tensors.push_back({part.name, hub_shape(entry, part), hub_values(entry, part, values)});
   return tensors;
 }
 

@@ -1,0 +1,71 @@
+#include "cli/scaling.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "base/philox.h"
+#include "engine/engine_api.h"
+#include "schedule/run_program.h"
+#include "spec/validate.h"
+
+namespace fivefold {
+namespace {
+
+GlobalBatch random_tokens(const ResolvedConfig& config, int64_t vocabulary) {
+  GlobalBatch batch{.rows = config.config.batch.global, .sequence = config.config.batch.sequence, .input_ids = {},
+                    .targets = {}, .positions = {}, .document_lengths = {}};
+  const uint64_t stream = random_stream("scaling");
+  uint64_t index = 0;
+  const auto token = [&] { return static_cast<int32_t>(random_word(0, stream, index++) % static_cast<uint32_t>(vocabulary)); };
+  for (int64_t row = 0; row < batch.rows; ++row) {
+    for (int32_t i = 0; i < batch.sequence; ++i) {
+      batch.input_ids.push_back(token());
+      batch.targets.push_back(token());
+      batch.positions.push_back(i);
+    }
+    batch.document_lengths.push_back({static_cast<int32_t>(batch.sequence)});
+  }
+  return batch;
+}
+
+// The configuration at another number of ranks, with the same work on each.
+Result<ResolvedConfig> at_ranks(const LoadedRun& run, int ranks, int threads) {
+  RunConfig config = run.config.config;
+  config.parallel.dp = ranks;
+  config.parallel.shard_size = 0;
+  config.parallel.threads = threads;
+  config.batch.global = config.batch.micro * ranks * run.config.num_microbatches;
+  for (const Error& error : validate_layout(run.model, config)) return error;
+  for (const Error& error : validate_engine(run.model, config)) return error;
+  return resolve(config, run.model);
+}
+
+}  // namespace
+
+Result<std::vector<ScalingPoint>> measure_scaling(const LoadedRun& run, const std::vector<int>& ranks, int steps) {
+  FIVEFOLD_ASSIGN(EngineApi * engine, load_engine());
+  const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  const int most = *std::max_element(ranks.begin(), ranks.end());
+  const int threads = run.config.config.parallel.threads > 0 ? run.config.config.parallel.threads : std::max(1, cores / most);
+  std::vector<ScalingPoint> points;
+  for (const int count : ranks) {
+    ProbeRequest request;
+    request.model = run.model;
+    FIVEFOLD_ASSIGN(request.config, at_ranks(run, count, threads));
+    request.batch = random_tokens(request.config, run.model.vocab);
+    request.updates = steps;
+    request.want_gradients = false;
+    FIVEFOLD_ASSIGN(const ProbeResult result, engine->probe(request));
+    std::vector<double> seconds(result.step_seconds.begin() + std::min<std::ptrdiff_t>(2, std::ssize(result.step_seconds) - 1),
+                                result.step_seconds.end());
+    std::nth_element(seconds.begin(), seconds.begin() + std::ssize(seconds) / 2, seconds.end());
+    ScalingPoint point{.ranks = count, .step_s = seconds[seconds.size() / 2]};
+    point.tokens_per_s = static_cast<double>(request.config.tokens_per_step) / point.step_s;
+    points.push_back(point);
+  }
+  for (ScalingPoint& point : points)
+    point.efficiency = point.tokens_per_s / point.ranks / (points[0].tokens_per_s / points[0].ranks);
+  return points;
+}
+
+}  // namespace fivefold

@@ -1,0 +1,170 @@
+// A run that is stopped and resumed equals the unbroken one, bit for bit, at the same layout; at another layout it goes
+// on from the same weights over the same samples.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+
+#include "spec/run_config_io.h"
+#include "spec/validate.h"
+#include "store/checkpoint_reader.h"
+#include "support/reference_run.h"
+
+namespace fivefold::testing {
+namespace {
+
+ModelSpec tiny_model() {
+  ModelSpec model;
+  model.name = "tiny";
+  model.architecture = "LlamaForCausalLM";
+  model.hidden = 32;
+  model.vocab = 257;
+  model.max_positions = 64;
+  model.tied_embeddings = true;
+  LayerSpec layer;
+  layer.mixer.num_heads = 4;
+  layer.mixer.num_kv_heads = 2;
+  layer.mixer.head_dim = 8;
+  layer.mixer.rope.rotary_dim = 8;
+  layer.mlp.ffn = 64;
+  model.layers.assign(2, layer);
+  return model;
+}
+
+class Resume : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = std::filesystem::temp_directory_path() / ("fivefold-resume-" + std::to_string(getpid()));
+    std::filesystem::remove_all(folder_);
+    std::filesystem::create_directories(folder_);
+    std::ofstream text(folder_ / "text.txt");
+    for (int i = 0; i < 400; ++i) text << "line " << i * i % 97 << " of a text that repeats itself in part\n";
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  TrainRequest request(const std::string& name, const std::vector<std::string>& settings) {
+    ConfigSources sources;
+    sources.set = {"run.name=" + name, "run.steps=6", "data.train=" + (folder_ / "text.txt").string(), "batch.global=8",
+                   "batch.sequence=16", "lr.warmup_steps=2", "parallel.threads=1", "comm.timeout_s=60"};
+    sources.set.insert(sources.set.end(), settings.begin(), settings.end());
+    const LoadedConfig loaded = load_config(sources);
+    FIVEFOLD_CHECK(loaded.errors.empty(), to_string(loaded.errors));
+    TrainRequest train;
+    train.model = tiny_model();
+    train.model_config = write_model_config(train.model);
+    train.config = resolve(loaded.config, train.model).value();
+    train.run_directory = folder_ / name;
+    std::filesystem::create_directories(train.run_directory);
+    return train;
+  }
+
+  TrainResult train(const TrainRequest& request) { return load_engine().value()->train(request).value(); }
+
+  // Runs until `stop_after` steps are done, then asks for the stop.
+  TrainResult train_until(TrainRequest request, int64_t stop_after) {
+    std::atomic<bool> stop{false};
+    request.stop = &stop;
+    // The wish is seen before the next step, which is the last one.
+    request.on_step = [&](const TrainProgress& step) { stop = step.step >= stop_after - 1; };
+    return train(request);
+  }
+
+  std::filesystem::path folder_;
+};
+
+std::map<std::string, std::vector<float>> tensors(const std::filesystem::path& checkpoints) {
+  CheckpointReader reader = CheckpointReader::open(checkpoints).value();
+  std::map<std::string, std::vector<float>> all;
+  for (const auto& [key, tensor] : reader.tensors()) {
+    std::vector<float>& values = all[key.text()];
+    values.resize(static_cast<size_t>(tensor.numel()));
+    EXPECT_TRUE(
+        reader.read(key, DType::kFloat32, 0, tensor.numel(), std::as_writable_bytes(std::span(values))).ok());
+  }
+  return all;
+}
+
+void expect_same_bits(const std::map<std::string, std::vector<float>>& a, const std::map<std::string, std::vector<float>>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (const auto& [name, values] : a) {
+    const auto found = b.find(name);
+    ASSERT_NE(found, b.end()) << name;
+    ASSERT_EQ(values.size(), found->second.size()) << name;
+    EXPECT_EQ(std::memcmp(values.data(), found->second.data(), values.size() * sizeof(float)), 0) << name;
+  }
+}
+
+TEST_F(Resume, EqualsTheUnbrokenRunBitForBit) {
+  const std::vector<std::string> layouts[] = {
+      {"parallel.dp=1", "parallel.zero=0", "batch.micro=8", "precision.compute=fp32"},
+      {"parallel.dp=2", "parallel.zero=3", "batch.micro=2", "precision.compute=bf16"},
+      {"parallel.dp=2", "parallel.zero=1", "batch.micro=2", "precision.compute=bf16"},
+      {"parallel.dp=4", "parallel.zero=2", "parallel.shard_size=2", "batch.micro=2", "precision.compute=fp32"},
+  };
+  int index = 0;
+  for (const auto& layout : layouts) {
+    SCOPED_TRACE(layout[0] + " " + layout[1]);
+    const std::string name = "unbroken" + std::to_string(index), broken = "broken" + std::to_string(index++);
+    const TrainResult whole = train(request(name, layout));
+    EXPECT_TRUE(whole.finished);
+    const TrainResult first = train_until(request(broken, layout), 3);
+    EXPECT_FALSE(first.finished);
+    EXPECT_EQ(first.steps, 3);
+    const TrainResult second = train(request(broken, layout));
+    EXPECT_EQ(second.first_step, 3);
+    EXPECT_EQ(second.steps, 6);
+    EXPECT_EQ(second.loss, whole.loss);
+    expect_same_bits(tensors(folder_ / name / "checkpoints"), tensors(folder_ / broken / "checkpoints"));
+  }
+}
+
+TEST_F(Resume, GoesOnAtAnotherLayout) {
+  const TrainResult whole = train(request("whole", {"parallel.dp=2", "parallel.zero=2", "batch.micro=2", "precision.compute=fp32"}));
+  train_until(request("moved", {"parallel.dp=2", "parallel.zero=2", "batch.micro=2", "precision.compute=fp32"}), 3);
+  const TrainResult moved =
+      train(request("moved", {"parallel.dp=4", "parallel.zero=3", "batch.micro=1", "precision.compute=fp32"}));
+  EXPECT_EQ(moved.first_step, 3);
+  EXPECT_NEAR(moved.loss, whole.loss, 1e-5);
+  const auto a = tensors(folder_ / "whole" / "checkpoints"), b = tensors(folder_ / "moved" / "checkpoints");
+  for (const auto& [name, values] : a) {
+    if (name.starts_with("master")) EXPECT_LT(relative_difference(b.at(name), values), 1e-5) << name;
+  }
+}
+
+TEST_F(Resume, WeightsOnlyStartAtStepZero) {
+  train(request("base", {"parallel.dp=2", "batch.micro=2"}));
+  const TrainResult tuned = train(request(
+      "tuned", {"parallel.dp=2", "batch.micro=2", "optimizer.lr=1e-12", "optimizer.weight_decay=0",
+                "model.weights=" + (folder_ / "base" / "checkpoints").string()}));
+  EXPECT_EQ(tuned.first_step, 0);
+  const auto a = tensors(folder_ / "base" / "checkpoints"), b = tensors(folder_ / "tuned" / "checkpoints");
+  for (const auto& [name, values] : a) {
+    if (name.starts_with("master")) EXPECT_LT(relative_difference(b.at(name), values), 1e-6) << name;
+  }
+}
+
+TEST_F(Resume, DamagedInputIsRefusedBeforeRanksStart) {
+  EngineApi* const engine = load_engine().value();
+  train(request("run", {"parallel.dp=2", "batch.micro=2"}));
+  // Another model than the checkpoint's.
+  TrainRequest other = request("run", {"parallel.dp=2", "batch.micro=2", "run.steps=8"});
+  other.model.layers[0].mlp.ffn = 48;
+  const Result<TrainResult> refused = engine->train(other);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().message().find("has another shape than the model's"), std::string::npos)
+      << refused.error().message();
+  // A vocabulary that is too small for the tokenizer.
+  TrainRequest small = request("small", {});
+  small.model.vocab = 100;
+  const Result<TrainResult> vocabulary = engine->train(small);
+  ASSERT_FALSE(vocabulary.ok());
+  EXPECT_EQ(vocabulary.error().where, "data.tokenizer");
+  // No data.
+  const Result<TrainResult> missing = engine->train(request("missing", {"data.train=/nowhere/text.txt"}));
+  ASSERT_FALSE(missing.ok());
+}
+
+}  // namespace
+}  // namespace fivefold::testing
