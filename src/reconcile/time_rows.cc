@@ -76,8 +76,13 @@ std::vector<std::string> waiting_causes(const MeasuredTime& time, StepPart part)
 
 std::string part_cause(const PlannedRun& run, const MeasuredTime& time, StepPart part, std::optional<double> predicted,
                        double measured, const PlannedRun* baseline, const MeasuredTime* baseline_time) {
-  if (part == StepPart::kBetween || measured == 0) return "";
+  if (measured == 0) return "";
   if (predicted && std::abs(measured - *predicted) <= kNotableShare * *predicted) return "";
+  if (part == StepPart::kBetween) {
+    const auto count = static_cast<double>(run.plan.program.instructions.size());
+    return format_seconds(measured / count) + " for each of " + format_count(static_cast<int64_t>(count)) +
+           " instructions: reading clocks, and a core lost between them";
+  }
   return join(computes(part) ? computing_causes(run, time, part, baseline, baseline_time) : waiting_causes(time, part),
               "; ");
 }
