@@ -1,0 +1,120 @@
+#!/usr/bin/env python3
+"""cli_test.py PROGRAM: what every user of the program relies on: exit codes, errors, JSON keys, closed pipes."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+PROGRAM = sys.argv.pop(1)
+LLAMA = ["--model", "llama-3.2-1b", "--gpu", "dgx-h100", "--gpus", "8", "--sequence", "2048"]
+EXPLAIN = ["explain", "--set", "model.name=llama-3.2-1b", "--set", "hardware.name=dgx-h100", "--set", "parallel.dp=8"]
+
+
+def fivefold(*arguments, **options):
+    return subprocess.run([PROGRAM, *arguments], capture_output=True, text=True, timeout=60, **options)
+
+
+class Cli(unittest.TestCase):
+    def test_help_and_version(self):
+        self.assertIn("explain", fivefold("--help").stdout)
+        self.assertRegex(fivefold("--version").stdout, r"^fivefold \d+\.\d+\.\d+\n$")
+        for command in ("plan", "explain"):
+            self.assertIn("--set KEY=VALUE", fivefold(command, "--help").stdout)
+
+    def test_bad_input_is_exit_code_2_with_every_problem(self):
+        cases = [
+            (["plam"], "did you mean plan?"),
+            ([], "subcommand"),
+            (["plan", "--gpus", "0"], "--gpus"),
+            (["plan", "--unknown"], "--unknown"),
+            (["plan", "--model", "llama-3.1-8c", "--gpu", "h100"], "did you mean llama-3.1-8b?"),
+            (["plan", "--model", "llama-3.1-8b", "--gpu", "dgx-h10"], "did you mean dgx-h100?"),
+            (["plan", *LLAMA, "--method", "qlora"], "method.kind: qlora"),
+            (["plan", *LLAMA, "--cards", "1,x"], '"x" is no number of cards'),
+            (["plan", *LLAMA, "--memory", "lots"], "limits.memory"),
+            (["plan", *LLAMA, "--global-batch", "12"], "use 8 or 16"),
+            (["plan", *LLAMA, "--minimize", "gpus", "--maximize", "throughput"], "--minimize"),
+            (["explain"], "no model is given"),
+            (["explain", "/nowhere.toml"], "/nowhere.toml"),
+            ([*EXPLAIN, "--set", "parallel.zer=1"], "did you mean parallel.zero?"),
+            ([*EXPLAIN, "--set", "parallel.tp=2"], "parallel.tp: tp = 2"),
+            ([*EXPLAIN, "--compare", "parallel.zero"], "is not KEY=VALUE"),
+            ([*EXPLAIN, "--compare", "parallel.zero=1,9"], "(with parallel.zero = 9)"),
+        ]
+        for arguments, message in cases:
+            with self.subTest(arguments=arguments):
+                run = fivefold(*arguments)
+                self.assertEqual(run.returncode, 2, run.stdout + run.stderr)
+                self.assertIn(message, run.stderr)
+                self.assertEqual(run.stdout, "")
+        two = fivefold("plan", "--model", "llama-3.1-8c", "--gpu", "dgx-h10")
+        self.assertIn("2 problems", two.stderr)
+
+    def test_no_fit_is_exit_code_3_and_names_its_kind(self):
+        run = fivefold("plan", *LLAMA, "--memory", "2GB", "--json")
+        self.assertEqual(run.returncode, 3)
+        plan = json.loads(run.stdout)
+        self.assertFalse(plan["fits"])
+        self.assertIn(plan["does_not_fit"]["kind"], ("states", "activations", "one layer"))
+        self.assertTrue(plan["does_not_fit"]["fixes"])
+
+    def test_plan_json_has_the_documented_keys(self):
+        plan = json.loads(fivefold("plan", *LLAMA, "--json").stdout)
+        self.assertTrue(plan["fits"])
+        self.assertEqual(len(plan["steps"]), 5)
+        self.assertGreater(plan["evaluated"], 50)
+        self.assertGreaterEqual(plan["wall_time"], 0)
+        for key in ("gpus", "parallel", "batch", "precision", "recompute", "memory", "step_time", "tokens_per_s", "mfu",
+                    "cost_per_hour"):
+            self.assertIn(key, plan["plans"][0])
+        memory = plan["plans"][0]["memory"]
+        for key in ("peak", "capacity", "error_pct", "accounts"):
+            self.assertIn(key, memory)
+        self.assertEqual(sum(memory["at_peak"].values()), memory["peak"])
+        self.assertLessEqual(memory["peak"], memory["capacity"])
+        for key in ("parallel", "reason", "fix"):
+            self.assertIn(key, plan["rejected"][0])
+
+    def test_explain_json_groups_ranks_that_are_alike(self):
+        grouped = json.loads(fivefold(*EXPLAIN, "--json").stdout)
+        self.assertEqual([(r["ranks"], r["count"]) for r in grouped["ranks"]], [("0-7", 8)])
+        for key in ("kind", "group", "purpose", "calls", "bytes"):
+            self.assertIn(key, grouped["ranks"][0]["traffic"][0])
+        self.assertIn("bubble", grouped)
+        parts = grouped["time"]["parts"]
+        self.assertAlmostEqual(sum(parts.values()), grouped["time"]["step_seconds"])
+        each = json.loads(fivefold(*EXPLAIN, "--json", "--ranks", "--timeline").stdout)
+        self.assertEqual([r["ranks"] for r in each["ranks"]], [str(i) for i in range(8)])
+        self.assertGreater(len(each["timeline"]), 40)
+
+    def test_written_plan_is_explained_as_planned(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "run.toml")
+            plan = json.loads(fivefold("plan", *LLAMA, "--json", "--out", path).stdout)["plans"][0]
+            explained = json.loads(fivefold("explain", path, "--json").stdout)
+            self.assertEqual(explained["ranks"][0]["memory"]["peak"], plan["memory"]["peak"])
+            self.assertAlmostEqual(explained["time"]["step_seconds"], plan["step_time"])
+
+    def test_colour_is_asked_for(self):
+        self.assertNotIn("\033[", fivefold(*EXPLAIN).stdout)
+        self.assertIn("\033[", fivefold(*EXPLAIN, "--color", "always").stdout)
+
+    def test_closed_pipe_ends_quietly(self):
+        read, write = os.pipe()
+        os.close(read)
+        run = subprocess.run([PROGRAM, *EXPLAIN], stdout=write, stderr=subprocess.PIPE, timeout=60)
+        os.close(write)
+        self.assertEqual(run.returncode, 0)
+        self.assertEqual(run.stderr, b"")
+
+    def test_full_disk_is_exit_code_4(self):
+        with open("/dev/full", "w") as full:
+            run = subprocess.run([PROGRAM, *EXPLAIN], stdout=full, stderr=subprocess.PIPE, timeout=60)
+        self.assertEqual(run.returncode, 4)
+
+
+if __name__ == "__main__":
+    unittest.main()
