@@ -106,7 +106,7 @@ class Decision {
     }
     const ResolvedConfig& config = best()->config;
     const BatchConfig& batch = config.config.batch;
-    step.lines.push_back(fmt::format("{} sequences = {} ranks x {} a microbatch x {} microbatches; {} tokens a step{}",
+    step.lines.push_back(fmt::format("{} sequences = {} ranks x {} a microbatch x {} accumulated; {} tokens a step{}",
                                      batch.global, config.config.parallel.dp, batch.micro, config.num_microbatches,
                                      format_count(config.tokens_per_step),
                                      request_.base.batch.global == 0 ? " (chosen; set batch.global)" : ""));

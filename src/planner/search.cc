@@ -293,7 +293,8 @@ class LayoutSearch {
     if (request_.hardware.device.cores == 0) {
       constexpr int kMostRanks = 1 << 14;
       const int step = static_cast<int>(std::max<int64_t>(1, request_.hardware.devices_per_node));
-      int many = std::max(ranks_, step);
+      // Twice as many until it fits, then whole nodes fewer.
+      int many = ranks_;
       while (many <= kMostRanks && !smallest_fits(smallest_layout(many, sequence))) many *= 2;
       if (many <= kMostRanks) {
         int few = many;
@@ -336,47 +337,6 @@ std::string_view to_string(Obstacle obstacle) {
 std::string_view to_string(Wall wall) {
   static constexpr std::string_view kNames[] = {"memory", "compute", "communication"};
   return kNames[static_cast<size_t>(wall)];
-}
-
-int64_t state_bytes(const Inventory& inventory, const ResolvedConfig& config) {
-  int64_t bytes = 0;
-  for (const Unit& unit : inventory.units)
-    for (const StateBuffer& buffer :
-         state_buffers(unit, sharding_policy(config), optimizer_states(config.config.optimizer)))
-      bytes += buffer.bytes();
-  return bytes;
-}
-
-int64_t saved_activation_bytes(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config) {
-  const TapeShape shape = tape_shape(config);
-  const auto layers = static_cast<int64_t>(model.layers.size());
-  if (const int64_t every = lowering_options(config).recompute_every; every > 0)
-    return div_ceil(layers, every) * shape.tokens * model.hidden * dtype_bytes(config.compute);
-  int64_t per_token = 0, of_layer = 0;
-  for (int64_t layer = 0; layer < layers; ++layer) {
-    const bool repeats =
-        layer > 0 && model.layers[static_cast<size_t>(layer)] == model.layers[static_cast<size_t>(layer) - 1];
-    if (!repeats) {
-      of_layer = 0;
-      const UnitOperations operations = unit_operations(model, inventory, static_cast<int>(layer) + 1);
-      for (const SavedTensor& tensor : saved_tensors(operations, "", config.compute))
-        of_layer += tensor.bytes_per_token;
-    }
-    per_token += of_layer;
-  }
-  return per_token * shape.tokens;
-}
-
-int64_t one_layer_bytes(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config) {
-  int64_t largest = 0;
-  for (int unit = 1; unit < inventory.head(); ++unit) {
-    const int64_t weights = inventory.units[static_cast<size_t>(unit)].aligned_numel * dtype_bytes(config.compute);
-    int64_t per_token = 0;
-    for (const SavedTensor& tensor : saved_tensors(unit_operations(model, inventory, unit), "", config.compute))
-      per_token += tensor.bytes_per_token;
-    largest = std::max(largest, 2 * weights + per_token * config.config.batch.sequence);
-  }
-  return largest;
 }
 
 std::string layout_text(const ResolvedConfig& config) {

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "planner/bounds.h"
 #include "planner/capacity.h"
 #include "planner/cost.h"
 
@@ -69,13 +70,6 @@ struct SearchResult {
 // Errors: no rank count divides the global batch (with the nearest that is legal); a model or setting outside the
 // scope.
 Result<SearchResult> search_layouts(const SearchRequest& request);
-
-// What every plan of a request has in common, for the five steps.
-int64_t state_bytes(const Inventory& inventory, const ResolvedConfig& config);
-// Between forward and backward of a microbatch: the saved tensors of all layers, or what recompute keeps of them.
-int64_t saved_activation_bytes(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config);
-// What one layer needs whatever is sharded: its gathered weights and gradient, and its activations for one sequence.
-int64_t one_layer_bytes(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config);
 
 // "dp=8 zero=3 shard=8 micro=4 accumulation=2 recompute=none bf16".
 std::string layout_text(const ResolvedConfig& config);
