@@ -18,6 +18,8 @@
 #include "engine/engine_api.h"
 #include "reconcile/load.h"
 #include "reconcile/reconcile.h"
+#include "report/tensorboard.h"
+#include "report/trace.h"
 #include "schedule/run_program.h"
 #include "spec/run_config_io.h"
 #include "spec/validate.h"
@@ -76,10 +78,14 @@ Result<RunPlan> make_run_directory(const std::filesystem::path& directory, const
   return plan;
 }
 
-// The acceptance figures of the run that just ended, each beside its prediction.
-Status print_acceptance(const std::filesystem::path& directory) {
+// What the run that just ended leaves for people to look at: its timeline, its curves and, unless results are wanted
+// alone, every figure beside its prediction.
+Status report_run(const std::filesystem::path& directory, const CommonOptions& options) {
   FIVEFOLD_ASSIGN(const PlannedRun planned, load_planned_run({.run_directory = directory, .against = {}, .set = {},
                                                               .hardware = load_hardware, .model = load_model}));
+  FIVEFOLD_TRY(write_trace(planned, directory));
+  FIVEFOLD_TRY(write_tensorboard(planned.record.ranks[0], directory / "metrics"));
+  if (options.json || options.quiet) return Ok{};
   FIVEFOLD_ASSIGN(const Reconciliation reconciliation, reconcile(planned));
   print(to_text(reconciliation));
   return Ok{};
@@ -174,9 +180,8 @@ ExitCode run_train(TrainOptions options) {
   const Result<TrainResult> result = (*engine)->train(train_request(run, model_config, directory));
   if (!result.ok()) return bad_input({result.error()});
   print_result(*result, directory, options.common.json);
-  if (options.common.json || options.common.quiet) return ExitCode::kDone;
-  const Status acceptance = print_acceptance(directory);
-  if (!acceptance.ok()) print_errors({acceptance.error()});
+  const Status reported = report_run(directory, options.common);
+  if (!reported.ok()) print_errors({reported.error()});
   return ExitCode::kDone;
 }
 

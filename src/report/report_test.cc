@@ -77,6 +77,9 @@ TEST_F(ReportTest, EventFilesHoldTheCurvesOfASession) {
   EXPECT_EQ(events[2].summary().value(0).tag(), "loss");
   EXPECT_EQ(events[2].summary().value(0).simple_value(), 5.0f);
   EXPECT_EQ(events[2].summary().value(1).tag(), "grad_norm");
+  // A learning rate of zero is a value, not an absent one.
+  EXPECT_EQ(events[2].summary().value(2).tag(), "lr");
+  EXPECT_TRUE(events[2].summary().value(2).has_simple_value());
   EXPECT_EQ(events[2].summary().value(3).tag(), "tokens_per_s");
   EXPECT_EQ(events[2].summary().value(3).simple_value(), 1280.0f);
   EXPECT_EQ(events[7].summary().value(0).tag(), "validation_loss");
