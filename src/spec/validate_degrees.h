@@ -1,8 +1,6 @@
 // The nearest legal degrees, for the hint of an error about an illegal one.
 #pragma once
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <string>
@@ -18,9 +16,11 @@ std::string nearest_degrees(std::string_view name, int64_t asked, int64_t max, P
   while (below >= 1 && !legal(below)) --below;
   int64_t above = std::max<int64_t>(asked + 1, 1);
   while (above <= max && !legal(above)) ++above;
-  if (below >= 1 && above <= max) return fmt::format("use {} = {} or {}", name, below, above);
-  if (below >= 1) return fmt::format("use {} = {}", name, below);
-  if (above <= max) return fmt::format("use {} = {}", name, above);
+  std::string hint = "use ";
+  hint.append(name).append(" = ");
+  if (below >= 1 && above <= max) return hint.append(std::to_string(below)).append(" or ").append(std::to_string(above));
+  if (below >= 1) return hint.append(std::to_string(below));
+  if (above <= max) return hint.append(std::to_string(above));
   return "";
 }
 
