@@ -4,7 +4,8 @@
 GUIDE holds a folder a language with the same chapters (en/01-ledger.md, zh/01-ledger.md). Every ```console block of
 a chapter is run: lines that begin with "$ " are commands for bash, a command that ends in a backslash goes on in the
 next line, and what follows up to the next command is what it must print, on both streams, without blank lines at the
-end. All blocks of a chapter run in one new folder, in order. The languages must hold the same blocks.
+end. All blocks of a chapter run in one new folder, in order, with GUIDE/reference in it. The languages must hold the
+same blocks.
 
 Comments right before a block say what it is:
   <!-- file: NAME -->        a ```toml or ```json block that is written to NAME instead of being run
@@ -19,6 +20,7 @@ Comments right before a block say what it is:
 import difflib
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -88,8 +90,7 @@ def commands(block):
 
 def run(command_lines, folder, environment):
     """(exit code, printed lines)"""
-    command = "set -o pipefail; " + "\n".join(command_lines)[2:]
-    done = subprocess.run(["bash", "-c", command], cwd=folder, env=environment, stdin=subprocess.DEVNULL,
+    done = subprocess.run(["bash", "-c", "\n".join(command_lines)[2:]], cwd=folder, env=environment, stdin=subprocess.DEVNULL,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=COMMAND_TIMEOUT_S)
     return done.returncode, [line.rstrip() for line in done.stdout.rstrip().split("\n") if done.stdout.strip()]
 
@@ -138,6 +139,7 @@ class Chapter:
 
     def run_blocks(self):
         with tempfile.TemporaryDirectory() as folder:
+            shutil.copytree(self.paths[0].parent.parent / "reference", Path(folder) / "reference")
             environment = {**self.environment, "HOME": folder, "XDG_CACHE_HOME": f"{folder}/.cache"}
             for block in self.blocks[0]:
                 if block.note("needs") == "engine" and not self.engine:
@@ -183,7 +185,7 @@ def program_environment(program, folder):
 def main(arguments):
     flags = {argument for argument in arguments if argument.startswith("--")}
     program, guide = [argument for argument in arguments if argument not in flags]
-    languages = sorted(path for path in Path(guide).iterdir() if path.is_dir() and any(path.glob("*.md")))
+    languages = sorted(path for path in Path(guide).iterdir() if any(path.glob("*.md")))
     names = sorted({path.name for language in languages for path in language.glob("*.md")})
     problems, count = [], 0
     with tempfile.TemporaryDirectory() as folder:
