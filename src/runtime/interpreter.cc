@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <exception>
+
+#include "comm/comm_error.h"
 
 namespace fivefold {
 namespace {
@@ -39,6 +42,20 @@ Interpreter::Interpreter(Communicator& communicator, const Groups& groups, const
   FIVEFOLD_CHECK(groups_.shard.size() == sharding_.shards && groups_.replicate.size() == sharding_.replicas);
 }
 
+Interpreter::~Interpreter() {
+  reductions_.push_back(std::move(parameter_gathers_));
+  reductions_.push_back(std::move(unshards_));
+  for (const std::vector<Work>& works : reductions_) {
+    for (const Work& work : works) {
+      try {
+        work.wait_host();
+      } catch (const std::exception&) {
+        // Reported where the abort came from.
+      }
+    }
+  }
+}
+
 StepOutcome Interpreter::run_step(const Program& program, const std::function<bool(double, double)>& accept,
                                   bool request_stop) {
   const double begin = clock_seconds(CLOCK_MONOTONIC);
@@ -48,7 +65,7 @@ StepOutcome Interpreter::run_step(const Program& program, const std::function<bo
   for (size_t i = 0; i < program.instructions.size(); ++i) {
     const Instruction& instruction = program.instructions[i];
     const double wall = clock_seconds(CLOCK_MONOTONIC), cpu = clock_seconds(CLOCK_THREAD_CPUTIME_ID);
-    execute(instruction);
+    run(instruction);
     if (instruction.op == Opcode::kGradNorm)
       outcome_.updated = outcome_.valid_tokens > 0 && (!accept || accept(outcome_.loss, outcome_.grad_norm));
     times_[i] = {wall - origin_s_, clock_seconds(CLOCK_MONOTONIC) - origin_s_,
@@ -60,7 +77,7 @@ StepOutcome Interpreter::run_step(const Program& program, const std::function<bo
 
 void Interpreter::run_evaluation(const Program& program) {
   finish_parameter_gathers();
-  for (const Instruction& instruction : program.instructions) execute(instruction);
+  for (const Instruction& instruction : program.instructions) run(instruction);
 }
 
 void Interpreter::finish_parameter_gathers() { wait_all(parameter_gathers_); }
@@ -102,6 +119,17 @@ void Interpreter::reduce(const Instruction& instruction) {
   }
   if (instruction.last && sharding_.replicas > 1)
     works.push_back(communicator_.all_reduce(groups_.replicate, shard, Reduction::kSum, Purpose::kGradients, async_call()));
+}
+
+// What is thrown here unwinds the executor, whose buffers the comm thread and the peers may be using: the abort ends
+// those calls, so that the destructor's wait is short.
+void Interpreter::run(const Instruction& instruction) {
+  try {
+    execute(instruction);
+  } catch (...) {
+    communicator_.abort(error_text(std::current_exception()));
+    throw;
+  }
 }
 
 void Interpreter::execute(const Instruction& instruction) {

@@ -37,11 +37,15 @@ class Interpreter {
   };
 
   Interpreter(Communicator& communicator, const Groups& groups, const ShardingPolicy& sharding, StageExecutor& executor);
+  // Waits for the calls in flight: their buffers are the executor's, which ends next.
+  ~Interpreter();
+  Interpreter(const Interpreter&) = delete;
+  Interpreter& operator=(const Interpreter&) = delete;
 
   // Runs one optimizer step. `accept(loss, grad_norm)` is asked, on every rank with equal arguments, before the weights
   // change; when it says no, they stay as they are.
   // `request_stop`: this rank wants the run to end; every rank learns of it in this step's outcome.
-  // Throws what the executor or the communicator throws.
+  // Throws what the executor or the communicator throws; the communicators are aborted then.
   StepOutcome run_step(const Program& program, const std::function<bool(double loss, double grad_norm)>& accept = nullptr,
                        bool request_stop = false);
 
@@ -55,6 +59,7 @@ class Interpreter {
   const std::vector<InstructionTime>& times() const { return times_; }
 
  private:
+  void run(const Instruction& instruction);
   void execute(const Instruction& instruction);
   void reduce(const Instruction& instruction);
   void wait_all(std::vector<Work>& works);
