@@ -1,7 +1,8 @@
-#include <fcntl.h>
+#include <sys/resource.h>
 
 #include <cerrno>
 #include <cmath>
+#include <csignal>
 
 #include "record/record_reader.h"
 #include "record/record_testing.h"
@@ -183,6 +184,25 @@ TEST(RecordWriter, AFullDiskNamesTheFile) {
     EXPECT_EQ(std::string(error.what()),
               "run record " + writer.file().string() + ": cannot write: No space left on device");
   }
+}
+
+TEST(RecordWriter, AWriteThatFailsHalfwayLeavesNothing) {
+  TemporaryRun run;
+  RecordWriter writer(run.path(), 0);
+  writer.write(example_start(0, 1));
+  const std::string before = file_text(writer.file());
+  // The file may grow by 100 bytes: less than the next line.
+  rlimit limit{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &limit), 0);
+  const rlimit small{before.size() + 100, limit.rlim_max};
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  EXPECT_THROW(writer.write(example_step(1)), RecordError);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_EQ(file_text(writer.file()), before);
+  writer.write(example_step(1));
+  EXPECT_EQ(written_and_read(run).sessions.at(0).steps.size(), 1u);
 }
 
 TEST(RecordWriter, WritingAfterCloseThrows) {

@@ -43,6 +43,9 @@ TEST(Crc32c, OfPublishedVectors) {
   EXPECT_EQ(crc32c("123456789"), 0xE3069283u);
 }
 
+// 0xE3069283 rotated right by 15 bits is 0x2507C60D; plus 0xA282EAD8, modulo 2^32.
+TEST(Crc32c, IsMaskedAsEventFilesDo) { EXPECT_EQ(masked_crc32c("123456789"), 0xC78AB0E5u); }
+
 uint64_t integer_at(const std::string& bytes, size_t at, size_t size) {
   uint64_t value = 0;
   for (size_t i = 0; i < size; ++i) value |= static_cast<uint64_t>(static_cast<uint8_t>(bytes.at(at + i))) << (8 * i);
