@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "engine/calibrate_request.h"
 #include "record/run_record.h"
 #include "spec/enums.h"
 #include "spec/model.h"
@@ -101,6 +102,8 @@ class EngineApi {
   virtual Result<TrainResult> train(const TrainRequest& request) = 0;
   // Errors: weights that do not fit the model. Throws std::runtime_error for what fails while ranks run.
   virtual Result<ProbeResult> probe(const ProbeRequest& request) = 0;
+  // Times this machine. Throws std::runtime_error for what fails while ranks run.
+  virtual Measurements measure(const MeasureRequest& request) = 0;
 };
 
 // Loads libfivefold_engine.so (beside the program, in ../lib, or where FIVEFOLD_ENGINE says), once.

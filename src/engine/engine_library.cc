@@ -1,4 +1,5 @@
 // The entry point of the engine's shared library; load_engine (engine_loader.cc, in the program) finds it by name.
+#include "engine/calibrate.h"
 #include "engine/engine_api.h"
 #include "engine/probe.h"
 #include "engine/trainer.h"
@@ -10,6 +11,7 @@ class Engine final : public EngineApi {
  public:
   Result<TrainResult> train(const TrainRequest& request) override { return run_training(request); }
   Result<ProbeResult> probe(const ProbeRequest& request) override { return run_probe(request); }
+  Measurements measure(const MeasureRequest& request) override { return run_measurements(request); }
 };
 
 }  // namespace

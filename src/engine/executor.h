@@ -36,6 +36,8 @@ class TrainingExecutor final : public StageExecutor {
   void set_parameter(int unit, int parameter, std::span<const float> values);
   // The working weights become those of the master weights (after the latter were written from outside).
   void refresh_working_weights();
+  // Times the operations of every unit from now on. REQUIRES: `clock` outlives its use; null: none.
+  void set_operation_clock(OperationClock* clock) { context_.clock = clock; }
 
   // ---- a step ----
   // Replaces the microbatches of the step; clears loss and gradient bookkeeping.

@@ -12,13 +12,6 @@ struct UnitSeconds {
   double gather = 0, reduce_scatter = 0, all_reduce = 0;
 };
 
-// AdamW reads and writes a master copy and two moments, reads the gradient and writes the weights.
-double optimizer_bytes_per_element(const ShardingPolicy& policy, OptimizerStates states) {
-  const double moments = states == OptimizerStates::kMoment1And2 ? 2 : states == OptimizerStates::kMoment1 ? 1 : 0;
-  const double weights = policy.has_master() ? 8.0 + static_cast<double>(dtype_bytes(policy.compute)) : 8.0;
-  return static_cast<double>(dtype_bytes(policy.grads)) + weights + 8 * moments;
-}
-
 class UnitTimes {
  public:
   UnitTimes(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config,
@@ -77,7 +70,7 @@ class UnitTimes {
     const auto grads = static_cast<double>(dtype_bytes(policy_.grads));
     s.optimizer = rates_.stream_seconds(StreamKind::kOptimizer, shard * optimizer_bytes_per_element(policy_, states_));
     s.sum_of_squares = rates_.stream_seconds(StreamKind::kSumOfSquares, shard * grads);
-    s.accumulate = rates_.stream_seconds(StreamKind::kAccumulate, full * (compute + 2 * grads));
+    s.accumulate = rates_.stream_seconds(StreamKind::kAccumulate, full * accumulate_bytes_per_element(policy_));
     s.gather = rates_.collective_seconds(CollectiveKind::kAllGather, policy_.shards, shards_per_node_, full * compute);
     s.reduce_scatter = rates_.collective_seconds(CollectiveKind::kReduceScatter, policy_.shards, shards_per_node_,
                                                  full * (policy_.shards_grads() ? compute : grads));

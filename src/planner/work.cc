@@ -25,8 +25,11 @@ class WorkCounter {
       case OperationKind::kBlock:
         return block(op, backward);
       case OperationKind::kEmbedding:
-        // Forward: a row read, a row written. Backward: the gradient read, the row's gradient read and written.
+        // Forward: a row read, a row written. Backward: the gradient and the rows' gradients read and written; of an
+        // untied table every row is written, most of them with zeros.
         work.bytes = slot_bytes(op.output) * (backward ? 3 : 2);
+        if (backward && !model_.tied_embeddings)
+          work.bytes += static_cast<double>(unit_.parameters[static_cast<size_t>(op.weight)].numel() * element_);
         return work;
       case OperationKind::kNorm:
         // Forward: read, write. Backward: input and gradient read twice (sums, then values), stream read and written;
@@ -155,6 +158,16 @@ int64_t multiplied_parameters(const ModelSpec& model) {
   int64_t count = count_active_parameters(model) - count_embedding_parameters(model);
   if (model.tied_embeddings) count += model.vocab * model.hidden;
   return count;
+}
+
+double optimizer_bytes_per_element(const ShardingPolicy& policy, OptimizerStates states) {
+  const double moments = states == OptimizerStates::kMoment1And2 ? 2 : states == OptimizerStates::kMoment1 ? 1 : 0;
+  const double weights = policy.has_master() ? 8.0 + static_cast<double>(dtype_bytes(policy.compute)) : 8.0;
+  return static_cast<double>(dtype_bytes(policy.grads)) + weights + 8 * moments;
+}
+
+double accumulate_bytes_per_element(const ShardingPolicy& policy) {
+  return static_cast<double>(dtype_bytes(policy.compute) + 2 * dtype_bytes(policy.grads));
 }
 
 int num_recomputed_operations(const UnitOperations& operations, bool output_unused) {

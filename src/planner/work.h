@@ -45,6 +45,12 @@ struct WorkShape {
 OperationWork operation_work(const ModelSpec& model, const Unit& unit, const UnitOperations& operations, int operation,
                              Pass pass, const WorkShape& shape);
 
+// What the loops over flat buffers read and write per element. Optimizer: the gradient read; master copy (or fp32
+// weights) and each moment read and written; working weights written. Accumulation of a microbatch's gradient: it is
+// read, the sum read and written.
+double optimizer_bytes_per_element(const ShardingPolicy& policy, OptimizerStates states);
+double accumulate_bytes_per_element(const ShardingPolicy& policy);
+
 // How many operations, from the first, a recompute runs: all, or up to the last that writes what backward reads when
 // the unit's output exists already.
 int num_recomputed_operations(const UnitOperations& operations, bool output_unused);

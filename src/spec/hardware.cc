@@ -76,7 +76,7 @@ OperationPoint read_operation_point(HardwareReader& reader) {
           .pass = reader.name("pass", pass_names()),
           .dtype = reader.name("dtype", dtype_names()),
           .threads = reader.count("threads", 1),
-          .overhead_s = reader.required_number("overhead_s"),
+          .overhead_s = reader.number("overhead_s", 0.0),
           .bytes_per_s = reader.required_number("bytes_per_s"),
           .flops_per_s = reader.number("flops_per_s", 0.0),
           .ranks = reader.count("ranks", 1)};

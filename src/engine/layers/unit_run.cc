@@ -6,7 +6,14 @@ namespace fivefold {
 
 UnitRun::UnitRun(const ModelContext& context, const UnitBuffers& buffers, Microbatch& microbatch, int unit)
     : context_(context), buffers_(buffers), microbatch_(microbatch),
-      operations_(context.operations[static_cast<size_t>(unit)]), unit_(unit) {}
+      operations_(context.operations[static_cast<size_t>(unit)]), unit_(unit) {
+  if (context.clock != nullptr) context.clock->start();
+}
+
+void UnitRun::lap(const Operation& op, Pass pass, Part part) const {
+  if (context_.clock == nullptr) return;
+  context_.clock->lap(unit_, static_cast<int>(&op - operations_.operations.data()), pass, part);
+}
 
 at::Tensor& UnitRun::slot(int index) {
   switch (slot_spec(index).lifetime) {
@@ -107,6 +114,7 @@ void UnitRun::run_forward(Keep keep, size_t num_operations) {
   for (size_t i = 0; i < num_operations; ++i) {
     const Operation& op = operations_.operations[i];
     execute(op);
+    lap(op, Pass::kForward, op.kind == OperationKind::kLinear ? Part::kMatrix : Part::kRest);
     for (const int read : {op.input, op.residual}) {
       if (read < 0) continue;
       --readers[static_cast<size_t>(read)];
@@ -138,15 +146,16 @@ void UnitRun::rebuild(int index) {
   switch (writer->kind) {
     case OperationKind::kNorm:
       ops::norm_forward(slot(writer->input), norm_tensors(*writer), ops::NormStatistics::kReuse, output, context_.threads);
-      return;
+      break;
     case OperationKind::kGatedActivation:
       ops::gated_activation_forward(slot(writer->input), output, context_.threads);
-      return;
+      break;
     case OperationKind::kActivation:
       ops::activation_forward(layer().mlp.activation, slot(writer->input), output, context_.threads);
-      return;
+      break;
     default: FIVEFOLD_CHECK(false, "operation " + writer->name + " cannot be rebuilt");
   }
+  lap(*writer, Pass::kBackward);
 }
 
 void UnitRun::backward_linear(const Operation& op, bool accumulate) {
@@ -228,11 +237,14 @@ void UnitRun::backward(bool accumulate) {
       case OperationKind::kBlock:
       case OperationKind::kLoss: FIVEFOLD_CHECK(false, "the validation rules let operation " + op.name + " through");
     }
+    lap(op, Pass::kBackward, op.kind == OperationKind::kLinear ? Part::kMatrix : Part::kRest);
   }
 }
 
 double UnitRun::loss(const at::Tensor& output_weight, const at::Tensor& output_weight_grad, float scale, bool accumulate) {
   const Operation& norm_op = operations_.operations[0];
+  const Operation& loss_op = operations_.operations[1];
+  const Pass pass = scale > 0 ? Pass::kBackward : Pass::kForward;
   const int64_t tokens = microbatch_.tokens, hidden = context_.model->hidden;
   const int64_t chunk = std::min(context_.loss_chunk, tokens);
   const bool with_backward = scale > 0;
@@ -254,17 +266,22 @@ double UnitRun::loss(const at::Tensor& output_weight, const at::Tensor& output_w
       part.rstd = norm.rstd.narrow(0, begin, rows);
       if (norm.mean.defined()) part.mean = norm.mean.narrow(0, begin, rows);
       ops::norm_forward(x.narrow(0, begin, rows), part, ops::NormStatistics::kCompute, y, context_.threads);
+      lap(norm_op, Pass::kForward);
       ops::linear_forward(y, output_weight, at::Tensor(), at::Tensor(), z);
+      lap(loss_op, pass, Part::kMatrix);
       loss_sum += ops::cross_entropy(z, microbatch_.targets.narrow(0, begin, rows), l, scale, context_.threads);
+      lap(loss_op, pass);
       if (!with_backward) continue;
       ops::linear_weight_grad(z, y, output_weight_grad, accumulate || begin > 0);
       at::Tensor dy = dx.narrow(0, begin, rows);
       ops::linear_input_grad(z, output_weight, dy);
+      lap(loss_op, pass, Part::kMatrix);
     }
   }
   if (with_backward)
     ops::norm_backward(x, norm, dx, ops::StreamGradient::kOverwrite, dx, buffers_.weight_grad(norm_op.weight),
                        optional_grad(norm_op.bias), accumulate, context_.threads);
+  lap(norm_op, Pass::kBackward);
   for (const int extra : norm_op.extra) slot(extra).reset();
   slot(0).reset();
   return loss_sum;

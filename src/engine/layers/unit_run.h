@@ -6,6 +6,7 @@
 
 #include "engine/layers/primitives.h"
 #include "engine/microbatch.h"
+#include "engine/operation_clock.h"
 #include "engine/unit_buffers.h"
 #include "spec/model.h"
 #include "spec/operations.h"
@@ -26,6 +27,7 @@ struct ModelContext {
   DType compute = DType::kFloat32;
   int64_t loss_chunk = 512;
   int threads = 1;
+  OperationClock* clock = nullptr;          // laps after each operation; none: nothing is timed
 };
 
 class UnitRun {
@@ -47,6 +49,9 @@ class UnitRun {
   void backward_norm(const Operation& op, bool accumulate);
   void backward_attention(const Operation& op);
   void rebuild(int slot);
+
+  using Part = OperationClock::Part;
+  void lap(const Operation& op, Pass pass, Part part = Part::kRest) const;
 
   const Slot& slot_spec(int slot) const { return operations_.slots[static_cast<size_t>(slot)]; }
   at::Tensor& slot(int slot);
