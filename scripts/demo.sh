@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
 # The short demonstration that `make demo` runs after the build: plans, trains and reconciles the run of
-# configs/runs/demo.toml on the King James Version of the Bible, which the Debian package bible-kjv brings. The text and
-# the run are kept in runs/; a second call trains again from the start, in the same folder.
+# configs/runs/demo.toml on the King James Version of the Bible, which the Debian package bible-kjv brings. The first
+# call also measures the machine. The text and the run are kept in runs/; a second call trains again from the start, in
+# the same folder.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 fivefold=${FIVEFOLD:-build/fivefold}
 config=configs/runs/demo.toml
 text=runs/kjv
+machine=${FIVEFOLD_MACHINE:-${XDG_CACHE_HOME:-$HOME/.cache}/fivefold/this-machine.toml}
 
 # One verse a line, without its reference; every 400th verse is kept for validation.
 write_text() {
@@ -32,7 +34,11 @@ show() {
 }
 
 write_text
+if [[ ! -e $machine ]]; then
+  show calibrate
+fi
+show plan "$config" --gpus 2
 rm -rf runs/demo
-show explain "$config"
 show train "$config"
-show reconcile runs/demo
+# Exit code 5: a figure is outside its bound, and the table says which. Times are when the machine also does other work.
+show reconcile runs/demo || [[ $? -eq 5 ]]
