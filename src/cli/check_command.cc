@@ -1,4 +1,5 @@
-// fivefold check --reference DIR: the same numbers under a layout, under one rank and in a stored reference.
+// fivefold check: the same numbers under a layout, under one rank and in a reference: a stored one (--reference DIR), or
+// one rank in fp32 on random tokens.
 #include <CLI/CLI.hpp>
 #include <cmath>
 #include <memory>
@@ -7,6 +8,7 @@
 #include "base/integer.h"
 #include "base/table.h"
 #include "cli/common_options.h"
+#include "cli/random_batch.h"
 #include "cli/reference.h"
 #include "spec/run_config_io.h"
 #include "spec/validate.h"
@@ -90,7 +92,7 @@ Result<ProbeResult> probe(const Reference& reference, const RunConfig& config) {
 }
 
 RunConfig one_rank(RunConfig config) {
-  config.parallel = ParallelConfig{.zero = 0};
+  config.parallel = ParallelConfig{.zero = 0, .threads = config.parallel.threads};
   config.recompute = {};
   return config;
 }
@@ -171,13 +173,40 @@ ExitCode bad_input(const std::vector<Error>& errors) {
   return ExitCode::kBadInput;
 }
 
+// Without a stored reference: random weights (or the configuration's Hub folder), random tokens, one rank in fp32.
+Result<Reference> make_reference(const RunConfig& config, const ModelSpec& model) {
+  Reference reference;
+  reference.model = model;
+  if (config.model.weights != "random") reference.folder = config.model.weights;
+  RunConfig single = one_rank(config);
+  single.precision = PrecisionConfig{.compute = ComputeKind::kFp32};
+  FIVEFOLD_ASSIGN(const ResolvedConfig resolved, resolve(single, model));
+  reference.batch = random_batch(resolved, model.vocab, RandomTargets::kUneven);
+  FIVEFOLD_ASSIGN(const ProbeResult result, probe(reference, single));
+  reference.loss = result.loss;
+  reference.grad_norm = result.grad_norm;
+  for (const NamedTensor& gradient : result.gradients) reference.gradients.emplace(gradient.name, gradient);
+  return reference;
+}
+
 ExitCode run_check(const CheckOptions& options) {
   apply_common_options(options.common);
-  Result<Reference> reference = read_reference(options.reference);
-  if (!reference.ok()) return bad_input({reference.error()});
   std::vector<Error> errors;
-  const RunConfig config = check_config(options, *reference, errors);
-  if (errors.empty()) errors = validate_layout(reference->model, config);
+  Result<Reference> reference = Error{};
+  RunConfig config;
+  if (options.reference.empty()) {
+    LoadedRun run;
+    if (!load_run(options.common, run, errors)) return bad_input(errors);
+    config = run.config.config;
+    errors = validate_engine(run.model, config);
+    if (errors.empty()) reference = make_reference(config, run.model);
+  } else {
+    reference = read_reference(options.reference);
+    if (reference.ok()) config = check_config(options, *reference, errors);
+  }
+  if (!errors.empty()) return bad_input(errors);
+  if (!reference.ok()) return bad_input({reference.error()});
+  errors = validate_layout(reference->model, config);
   if (errors.empty()) errors = validate_engine(reference->model, config);
   if (!errors.empty()) return bad_input(errors);
   const Result<ProbeResult> layout = probe(*reference, config);
@@ -194,8 +223,8 @@ ExitCode run_check(const CheckOptions& options) {
 RunCommand add_check_command(CLI::App& app) {
   auto options = std::make_shared<CheckOptions>();
   add_common_options(app, options->common);
-  app.add_option("--reference", options->reference, "folder with a model, a batch and the results to compare with")
-      ->required()
+  app.add_option("--reference", options->reference, "folder with a model, a batch and the results to compare with; without it "
+                 "the configuration on random tokens is compared with one rank in fp32")
       ->option_text("DIR");
   return [options] { return run_check(*options); };
 }

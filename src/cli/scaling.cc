@@ -3,30 +3,12 @@
 #include <algorithm>
 #include <thread>
 
-#include "base/philox.h"
-#include "engine/engine_api.h"
+#include "cli/random_batch.h"
 #include "schedule/run_program.h"
 #include "spec/validate.h"
 
 namespace fivefold {
 namespace {
-
-GlobalBatch random_tokens(const ResolvedConfig& config, int64_t vocabulary) {
-  GlobalBatch batch{.rows = config.config.batch.global, .sequence = config.config.batch.sequence, .input_ids = {},
-                    .targets = {}, .positions = {}, .document_lengths = {}};
-  const uint64_t stream = random_stream("scaling");
-  uint64_t index = 0;
-  const auto token = [&] { return static_cast<int32_t>(random_word(0, stream, index++) % static_cast<uint32_t>(vocabulary)); };
-  for (int64_t row = 0; row < batch.rows; ++row) {
-    for (int32_t i = 0; i < batch.sequence; ++i) {
-      batch.input_ids.push_back(token());
-      batch.targets.push_back(token());
-      batch.positions.push_back(i);
-    }
-    batch.document_lengths.push_back({static_cast<int32_t>(batch.sequence)});
-  }
-  return batch;
-}
 
 // The configuration at another number of ranks, with the same work on each.
 Result<ResolvedConfig> at_ranks(const LoadedRun& run, int ranks, int threads) {
@@ -52,7 +34,7 @@ Result<std::vector<ScalingPoint>> measure_scaling(const LoadedRun& run, const st
     ProbeRequest request;
     request.model = run.model;
     FIVEFOLD_ASSIGN(request.config, at_ranks(run, count, threads));
-    request.batch = random_tokens(request.config, run.model.vocab);
+    request.batch = random_batch(request.config, run.model.vocab, RandomTargets::kAll);
     request.updates = steps;
     request.want_gradients = false;
     FIVEFOLD_ASSIGN(const ProbeResult result, engine->probe(request));
