@@ -1,6 +1,6 @@
 #include "engine/checkpointing.h"
 
-#include <cstring>
+#include <algorithm>
 
 #include "base/text.h"
 #include "engine/agreement.h"
@@ -30,15 +30,19 @@ void require(const Status& status) {
   if (!status.ok()) throw std::runtime_error(status.error().message());
 }
 
-// Weights are also needed in full below ZeRO-3: read the whole parameter, keep what this rank holds.
+// Weights are also needed in full below ZeRO-3: read the whole parameter in portions, keep what this rank holds.
 void restore_full_weights(TrainingExecutor& executor, CheckpointReader& reader, int unit) {
+  constexpr int64_t kPortion = int64_t{1} << 16;
   const std::vector<ParameterEntry>& parameters = executor.inventory().units[static_cast<size_t>(unit)].parameters;
   std::vector<float> values;
   for (size_t p = 0; p < parameters.size(); ++p) {
-    values.resize(static_cast<size_t>(parameters[p].numel()));
-    require(reader.read({"master", parameters[p].name}, DType::kFloat32, 0, parameters[p].numel(),
-                        std::as_writable_bytes(std::span(values))));
-    executor.set_parameter(unit, static_cast<int>(p), values);
+    for (int64_t begin = 0; begin < parameters[p].numel(); begin += kPortion) {
+      const int64_t end = std::min(begin + kPortion, parameters[p].numel());
+      values.resize(static_cast<size_t>(end - begin));
+      require(reader.read({"master", parameters[p].name}, DType::kFloat32, begin, end,
+                          std::as_writable_bytes(std::span(values))));
+      executor.set_parameter(unit, static_cast<int>(p), values, begin);
+    }
   }
 }
 

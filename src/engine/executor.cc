@@ -73,38 +73,47 @@ void TrainingExecutor::build_rope_tables(int64_t positions) {
 }
 
 void TrainingExecutor::initialize_weights(uint64_t seed) {
+  // In portions, so that no rank holds a whole parameter beside its buffers.
+  constexpr int64_t kPortion = int64_t{1} << 16;
   std::vector<float> values;
   for (int unit = 0; unit < inventory().num_units(); ++unit) {
     const Unit& spec = inventory().units[static_cast<size_t>(unit)];
     for (size_t p = 0; p < spec.parameters.size(); ++p) {
       const ParameterEntry& entry = spec.parameters[p];
-      values.assign(static_cast<size_t>(entry.numel()), entry.initializer == Initializer::kOnes ? 1.0f : 0.0f);
-      if (entry.initializer == Initializer::kNormal) {
-        fill_normal(seed, random_stream(entry.name), 0, values);
-        for (float& value : values) value *= static_cast<float>(entry.init_std);
+      for (int64_t begin = 0; begin < entry.numel(); begin += kPortion) {
+        const int64_t count = std::min(kPortion, entry.numel() - begin);
+        values.assign(static_cast<size_t>(count), entry.initializer == Initializer::kOnes ? 1.0f : 0.0f);
+        if (entry.initializer == Initializer::kNormal) {
+          fill_normal(seed, random_stream(entry.name), static_cast<uint64_t>(begin), values);
+          for (float& value : values) value *= static_cast<float>(entry.init_std);
+        }
+        set_parameter(unit, static_cast<int>(p), values, begin);
       }
-      set_parameter(unit, static_cast<int>(p), values);
     }
   }
 }
 
-void TrainingExecutor::set_parameter(int unit, int parameter, std::span<const float> values) {
+void TrainingExecutor::set_parameter(int unit, int parameter, std::span<const float> values, int64_t begin) {
   UnitBuffers& unit_buffers = buffers(unit);
   const ParameterEntry& entry = unit_buffers.unit().parameters[static_cast<size_t>(parameter)];
-  FIVEFOLD_CHECK(static_cast<int64_t>(values.size()) == entry.numel());
-  const ShardRange range = unit_buffers.range(parameter);
-  if (range.begin < range.end) {
-    float* master = elements<float>(unit_buffers.master_shard());
-    std::copy(values.begin() + range.begin, values.begin() + range.end, master + range.shard_offset);
+  const int64_t end = begin + static_cast<int64_t>(values.size());
+  FIVEFOLD_CHECK(begin >= 0 && end <= entry.numel());
+  const ShardRange own = unit_buffers.range(parameter);
+  const int64_t own_begin = std::max(begin, own.begin), own_end = std::min(end, own.end);
+  if (own_begin < own_end) {
+    float* master = elements<float>(unit_buffers.master_shard()) + (own.shard_offset + own_begin - own.begin);
+    std::copy(values.begin() + (own_begin - begin), values.begin() + (own_end - begin), master);
   }
+  // The working weights: in full below ZeRO-3, else the shard.
   const bool full = !options_.sharding.shards_params();
-  const int64_t begin = full ? 0 : range.begin, end = full ? entry.numel() : range.end;
-  const int64_t offset = full ? entry.offset : range.shard_offset;
-  if (begin == end) return;
+  const int64_t from = full ? begin : own_begin, to = full ? end : own_end;
+  if (from >= to) return;
+  const int64_t offset = full ? entry.offset : own.shard_offset - own.begin;
+  const float* source = values.data() + (from - begin);
   if (context_.compute == DType::kFloat32) {
-    std::copy(values.begin() + begin, values.begin() + end, elements<float>(unit_buffers.params()) + offset);
+    std::copy(source, source + (to - from), elements<float>(unit_buffers.params()) + (offset + from));
   } else {
-    kernels::convert(values.data() + begin, elements<kernels::BFloat16>(unit_buffers.params()) + offset, end - begin,
+    kernels::convert(source, elements<kernels::BFloat16>(unit_buffers.params()) + (offset + from), to - from,
                      context_.threads);
   }
 }

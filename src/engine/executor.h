@@ -31,9 +31,9 @@ class TrainingExecutor final : public StageExecutor {
   // ---- set-up ----
   // Draws every parameter from (seed, its name): the same full tensors under any layout.
   void initialize_weights(uint64_t seed);
-  // Gives parameter `parameter` of `unit` its values, row-major; keeps what this rank holds.
-  // REQUIRES: values.size() is the parameter's numel.
-  void set_parameter(int unit, int parameter, std::span<const float> values);
+  // Gives elements [begin, begin + values.size()) of a parameter, flattened row by row, their values; keeps what this rank
+  // holds. REQUIRES: the range lies in the parameter.
+  void set_parameter(int unit, int parameter, std::span<const float> values, int64_t begin = 0);
   // The working weights become those of the master weights (after the latter were written from outside).
   void refresh_working_weights();
   // Times the operations of every unit from now on. REQUIRES: `clock` outlives its use; null: none.

@@ -1,5 +1,7 @@
 #include "engine/trainer.h"
 
+#include <c10/core/InferenceMode.h>
+
 #include <cmath>
 #include <memory>
 #include <mutex>
@@ -59,7 +61,18 @@ Status find_weights(const TrainRequest& request, Preparation& preparation) {
   return check_hub_weights(*preparation.hub_weights, preparation.inventory);
 }
 
+// Makes the libraries load their code and tables, which are there in an idle process too.
+void warm_up_libraries() {
+  const c10::InferenceMode inference;
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    const at::Tensor a = at::ones({256, 256}, type);
+    at::Tensor b = at::empty({256, 256}, type);
+    at::mm_out(b, a, a.t());
+  }
+}
+
 Result<Preparation> prepare(const TrainRequest& request) {
+  warm_up_libraries();
   const int64_t idle = resident_bytes();
   FIVEFOLD_ASSIGN(TrainingData data,
                   TrainingData::open(request.config, request.model, request.run_directory.parent_path() / ".tokens"));
