@@ -2,7 +2,7 @@
 //
 // Wall time: median of the steps with an update. Processor time: of everything after loading. Resident memory: with the
 // engine loaded (idle), after a step of a tiny model, which makes the buffers of the libraries (warm), the peak; and
-// what the plan says the ranks need.
+// what the plan says that the ranks need, and what they counted.
 #include <fmt/format.h>
 #include <sys/resource.h>
 
@@ -36,6 +36,12 @@ int64_t predicted_bytes(const BenchCase& bench) {
   return ledger.peak_total * bench.dp;
 }
 
+int64_t counted_bytes(const ProbeResult& result) {
+  int64_t bytes = 0;
+  for (const RankMemory& memory : result.memory) bytes += memory.peak_total;
+  return bytes;
+}
+
 int run(std::vector<std::string> settings) {
   int steps = 6;
   std::erase_if(settings, [&](const std::string& setting) {
@@ -66,9 +72,9 @@ int run(std::vector<std::string> settings) {
   const double tokens = static_cast<double>(bench->micro * bench->accumulation * bench->sequence) * bench->dp;
   fmt::print(
       "{{\"case\": \"{}\", \"step_s\": {:.5f}, \"tokens_per_s\": {:.1f}, \"cpu_s\": {:.3f}, \"steps\": {}, "
-      "\"idle_rss\": {}, \"warm_rss\": {}, \"peak_rss\": {}, \"predicted\": {}, \"loss\": {:.4f}}}\n",
+      "\"idle_rss\": {}, \"warm_rss\": {}, \"peak_rss\": {}, \"predicted\": {}, \"counted\": {}, \"loss\": {:.4f}}}\n",
       bench->name(), step, tokens / step, cpu, result.step_seconds.size(), idle, warm, peak, predicted_bytes(*bench),
-      result.loss);
+      counted_bytes(result), result.loss);
   return 0;
 }
 

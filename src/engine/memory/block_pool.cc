@@ -11,12 +11,9 @@ namespace fivefold {
 namespace {
 
 constexpr size_t kHugePage = size_t{2} << 20;
-constexpr size_t kGranule = size_t{64} << 10;
+constexpr size_t kPage = size_t{4} << 10;
 
-size_t rounded(size_t bytes) {
-  const size_t unit = bytes >= 4 * kHugePage ? kHugePage / 4 : kGranule;
-  return (bytes + unit - 1) / unit * unit;
-}
+size_t rounded(size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
 
 }  // namespace
 

@@ -14,7 +14,7 @@ namespace fivefold {
 class BlockPool {
  public:
   // Requests below this size are the C library's business.
-  static constexpr size_t kSmallestBlock = size_t{1} << 20;
+  static constexpr size_t kSmallestBlock = size_t{256} << 10;
 
   ~BlockPool();
   // 64-byte aligned at least. Throws std::bad_alloc when the system has no memory.

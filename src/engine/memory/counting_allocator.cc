@@ -2,6 +2,7 @@
 
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
+#include <malloc.h>
 
 #include <cstdlib>
 #include <cstring>
@@ -129,6 +130,10 @@ std::vector<AllocationEvent> MemoryLedger::stop_log() {
 
 void install_counting_allocator() {
   static auto* const allocator = [] {
+    // By default the C library raises these thresholds with each large block that is freed, and then keeps up to 64 MiB
+    // per thread of what one-off vectors (weights being drawn, gathered or read) held.
+    mallopt(M_MMAP_THRESHOLD, int{BlockPool::kSmallestBlock});
+    mallopt(M_TRIM_THRESHOLD, int{BlockPool::kSmallestBlock});
     auto* instance = new CountingAllocator;
     c10::SetCPUAllocator(instance, /*priority=*/100);
     return instance;
