@@ -1,182 +1,20 @@
-// The interpreter over real collectives and an executor of integers: a gradient is a known whole number for each rank,
-// microbatch and element, so every sum is exact; what is not gathered or has been freed reads as NaN. Threads are
-// delayed by a random number of yields before each call enters and before it touches data. Names E53... are those of
-// the case list of reported faults.
+// The interpreter over real collectives and an executor of integers (interpreter_testing.h). Threads are delayed by a
+// random number of yields before each call enters and before it touches data. Names E53... are those of the case list
+// of reported faults.
 #include "runtime/interpreter.h"
 
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <cmath>
-#include <limits>
-#include <map>
 #include <mutex>
 #include <thread>
 
 #include "comm/local_world.h"
+#include "runtime/interpreter_testing.h"
 
 namespace fivefold {
 namespace {
-
-constexpr float kPoison = std::numeric_limits<float>::quiet_NaN();
-constexpr int kTiedOutput = 100;  // stands for the unit in the gradient that the loss adds to a tied embedding
-constexpr int64_t kTokens = 3;    // valid tokens of each microbatch
-
-double first_weight(int unit, size_t i) { return static_cast<double>((static_cast<size_t>(unit) * 3 + i) % 13); }
-double gradient(int rank, int microbatch, int unit, size_t i) {
-  return static_cast<double>((static_cast<size_t>(rank * 7 + microbatch * 5 + unit * 3) + i) % 11) - 5;
-}
-
-struct Faults {
-  int throwing_rank = -1;  // throws in the backward of unit 2
-  int64_t valid_tokens = kTokens;
-};
-
-class IntegerExecutor final : public StageExecutor {
- public:
-  IntegerExecutor(const Inventory& inventory, const ShardingPolicy& policy, int rank, int shard, const Faults& faults)
-      : inventory_(inventory),
-        policy_(policy),
-        rank_(rank),
-        shard_(shard),
-        faults_(faults),
-        units_(static_cast<size_t>(inventory.num_units())) {
-    for (int unit = 0; unit < inventory.num_units(); ++unit) {
-      UnitState& state = at(unit);
-      state.params.resize(policy.shards_params() ? part(unit) : full(unit));
-      for (size_t i = 0; i < state.params.size(); ++i)
-        state.params[i] = static_cast<float>(first_weight(unit, i + (policy.shards_params() ? first(unit) : 0)));
-      state.grads.assign(policy.shards_grads() ? part(unit) : full(unit), kPoison);
-    }
-  }
-
-  // Global ranks' gradient of one step; tied matrices have two contributions.
-  double total(int unit, size_t i, int ranks, int microbatches) const {
-    double sum = 0;
-    for (int rank = 0; rank < ranks; ++rank)
-      for (int microbatch = 0; microbatch < microbatches; ++microbatch) {
-        sum += gradient(rank, microbatch, unit, i);
-        if (unit == 0 && inventory_.tied_embeddings) sum += gradient(rank, microbatch, kTiedOutput, i);
-      }
-    return sum;
-  }
-  // Weights that every read expects: those after `steps` steps of w += gradient.
-  void expect_weights(int steps, int ranks, int microbatches) {
-    steps_ = steps;
-    ranks_ = ranks;
-    microbatches_ = microbatches;
-  }
-  int64_t wrong_reads() const { return wrong_reads_; }
-  std::map<std::string, int> calls;  // "forward 2", ...
-  std::vector<int> backwards_per_update{0};
-
-  // ---- StageExecutor ----
-  void forward(int unit, int, Keep) override {
-    ++calls["forward " + std::to_string(unit)];
-    read(unit);
-  }
-  void recompute(int unit, int, bool) override {
-    ++calls["recompute " + std::to_string(unit)];
-    read(unit);
-  }
-  void loss(int unit, int microbatch, bool accumulate) override {
-    read(unit);
-    if (inventory_.tied_embeddings) {
-      read(0);
-      write(0, kTiedOutput, microbatch, accumulate && !policy_.transient_grads());
-    }
-    write(unit, unit, microbatch, accumulate && !policy_.transient_grads());
-    ++backwards_per_update.back();
-  }
-  void backward(int unit, int microbatch, bool accumulate) override {
-    if (unit == 2 && rank_ == faults_.throwing_rank) throw std::runtime_error("no memory for unit 2");
-    if (unit != 0) read(unit);
-    const bool add = (accumulate && !policy_.transient_grads()) || (unit == 0 && inventory_.tied_embeddings);
-    write(unit, unit, microbatch, add);
-  }
-  void accumulate_grads(int unit, bool accumulate) override {
-    UnitState& state = at(unit);
-    for (size_t i = 0; i < state.grads.size(); ++i)
-      state.grads[i] = (accumulate ? state.grads[i] : 0) + state.transient[i];
-    free_transient_grads(unit);
-  }
-  void optimizer_step(int unit) override {
-    ++calls["step " + std::to_string(unit)];
-    UnitState& state = at(unit);
-    const size_t params = policy_.shards_params() ? 0 : first(unit), grads = policy_.shards_grads() ? 0 : first(unit);
-    for (size_t i = 0; i < part(unit); ++i) state.params[params + i] += state.grads[grads + i];
-    if (unit == inventory_.num_units() - 1) backwards_per_update.push_back(0);
-  }
-  void allocate_unsharded(int unit) override { at(unit).unsharded.assign(full(unit), kPoison); }
-  void free_unsharded(int unit) override { poison(at(unit).unsharded); }
-  void allocate_transient_grads(int unit) override {
-    EXPECT_TRUE(at(unit).transient.empty());
-    at(unit).transient.assign(full(unit), kPoison);
-  }
-  void free_transient_grads(int unit) override {
-    poison(at(unit).transient);
-    at(unit).transient.clear();
-  }
-  Buffer unsharded_params(int unit) override { return buffer(at(unit).unsharded); }
-  Buffer params(int unit) override { return buffer(at(unit).params); }
-  Buffer transient_grads(int unit) override { return buffer(at(unit).transient); }
-  Buffer grads(int unit) override { return buffer(at(unit).grads); }
-  int64_t local_valid_tokens() const override { return faults_.valid_tokens * microbatches_; }
-  void set_global_valid_tokens(int64_t tokens) override { global_tokens = tokens; }
-  double local_loss_sum() const override { return 2.5 * static_cast<double>(faults_.valid_tokens * microbatches_); }
-  double local_squared_grad_norm() override {
-    double sum = 0;
-    for (int unit = 0; unit < inventory_.num_units(); ++unit)
-      for (size_t i = 0; i < part(unit); ++i) {
-        const double g = at(unit).grads[i + (policy_.shards_grads() ? 0 : first(unit))];
-        const double right = total(unit, first(unit) + i, ranks_, microbatches_);
-        wrong_reads_ += !(g == right);
-        sum += g * g;
-      }
-    return sum;
-  }
-  void set_grad_norm(double value) override { norm = value; }
-
-  int64_t global_tokens = 0;
-  double norm = 0;
-
- private:
-  struct UnitState {
-    std::vector<float> params, grads, unsharded, transient;
-  };
-  UnitState& at(int unit) { return units_[static_cast<size_t>(unit)]; }
-  size_t full(int unit) const {
-    return static_cast<size_t>(inventory_.units[static_cast<size_t>(unit)].padded_numel(policy_.shards));
-  }
-  size_t part(int unit) const { return full(unit) / static_cast<size_t>(policy_.shards); }
-  size_t first(int unit) const { return part(unit) * static_cast<size_t>(shard_); }
-  static Buffer buffer(std::vector<float>& values) {
-    return {values.data(), static_cast<int64_t>(values.size() * sizeof(float)), DType::kFloat32, {}};
-  }
-  static void poison(std::vector<float>& values) { std::fill(values.begin(), values.end(), kPoison); }
-  // The memory of the weights stays allocated, so that a read after the free is seen and not undefined.
-  void read(int unit) {
-    const std::vector<float>& weights = policy_.shards_params() ? at(unit).unsharded : at(unit).params;
-    for (size_t i = 0; i < full(unit); ++i) {
-      const double right = first_weight(unit, i) + (steps_ > 0 ? steps_ * total(unit, i, ranks_, microbatches_) : 0);
-      wrong_reads_ += !(i < weights.size() && weights[i] == right);
-    }
-  }
-  void write(int unit, int source, int microbatch, bool add) {
-    std::vector<float>& grads = policy_.transient_grads() ? at(unit).transient : at(unit).grads;
-    ASSERT_EQ(grads.size(), full(unit));
-    for (size_t i = 0; i < grads.size(); ++i)
-      grads[i] = static_cast<float>((add ? grads[i] : 0.0) + gradient(rank_, microbatch, source, i));
-  }
-
-  const Inventory& inventory_;
-  ShardingPolicy policy_;
-  int rank_, shard_;
-  Faults faults_;
-  std::vector<UnitState> units_;
-  int steps_ = 0, ranks_ = 1, microbatches_ = 1;
-  int64_t wrong_reads_ = 0;
-};
 
 Inventory tiny_inventory(bool tied) {
   ModelSpec model;
