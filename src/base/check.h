@@ -12,8 +12,8 @@ namespace fivefold {
 }  // namespace fivefold
 
 // FIVEFOLD_CHECK(condition) or FIVEFOLD_CHECK(condition, "message as std::string").
-#define FIVEFOLD_CHECK(condition, ...)                                                               \
-  do {                                                                                               \
-    if (!(condition)) [[unlikely]]                                                                   \
-      ::fivefold::check_failed(__FILE__, __LINE__, #condition, std::string{__VA_ARGS__});            \
+#define FIVEFOLD_CHECK(condition, ...)                                                    \
+  do {                                                                                    \
+    if (!(condition)) [[unlikely]]                                                        \
+      ::fivefold::check_failed(__FILE__, __LINE__, #condition, std::string{__VA_ARGS__}); \
   } while (false)

@@ -36,8 +36,7 @@ Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
     void* address = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, descriptor, 0);
     const int error = errno;
     close(descriptor);
-    if (address == MAP_FAILED)
-      return Error{path.string(), std::string("cannot map: ") + std::strerror(error), ""};
+    if (address == MAP_FAILED) return Error{path.string(), std::string("cannot map: ") + std::strerror(error), ""};
     file.bytes_ = {static_cast<const std::byte*>(address), size};
   } else {
     close(descriptor);

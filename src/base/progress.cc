@@ -26,8 +26,9 @@ void Progress::update(int64_t done, const std::string& note) {
   last_draw_ = now;
   drawn_ = true;
   if (total_ > 0) {
-    std::fprintf(stderr, "\r\033[K%s %3.0f %% (%lld/%lld) %s", label_.c_str(), 100.0 * static_cast<double>(done) / static_cast<double>(total_),
-                 static_cast<long long>(done), static_cast<long long>(total_), note.c_str());
+    std::fprintf(stderr, "\r\033[K%s %3.0f %% (%lld/%lld) %s", label_.c_str(),
+                 100.0 * static_cast<double>(done) / static_cast<double>(total_), static_cast<long long>(done),
+                 static_cast<long long>(total_), note.c_str());
   } else {
     std::fprintf(stderr, "\r\033[K%s %lld %s", label_.c_str(), static_cast<long long>(done), note.c_str());
   }

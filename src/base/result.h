@@ -69,17 +69,16 @@ using Status = Result<Ok>;
 }  // namespace fivefold
 
 // Returns the error of `expression` from the enclosing function, if it has one.
-#define FIVEFOLD_TRY(expression)                                      \
-  do {                                                                \
-    auto fivefold_status_ = (expression);                             \
-    if (!fivefold_status_.ok()) return fivefold_status_.error();      \
+#define FIVEFOLD_TRY(expression)                                 \
+  do {                                                           \
+    auto fivefold_status_ = (expression);                        \
+    if (!fivefold_status_.ok()) return fivefold_status_.error(); \
   } while (false)
 
 #define FIVEFOLD_CONCAT_INNER(a, b) a##b
 #define FIVEFOLD_CONCAT(a, b) FIVEFOLD_CONCAT_INNER(a, b)
 // FIVEFOLD_ASSIGN(auto x, f()): x = value of f(), or returns its error.
-#define FIVEFOLD_ASSIGN(declaration, expression)                                             \
-  auto FIVEFOLD_CONCAT(fivefold_result_, __LINE__) = (expression);                           \
-  if (!FIVEFOLD_CONCAT(fivefold_result_, __LINE__).ok())                                     \
-    return FIVEFOLD_CONCAT(fivefold_result_, __LINE__).error();                              \
+#define FIVEFOLD_ASSIGN(declaration, expression)                                                                     \
+  auto FIVEFOLD_CONCAT(fivefold_result_, __LINE__) = (expression);                                                   \
+  if (!FIVEFOLD_CONCAT(fivefold_result_, __LINE__).ok()) return FIVEFOLD_CONCAT(fivefold_result_, __LINE__).error(); \
   declaration = std::move(FIVEFOLD_CONCAT(fivefold_result_, __LINE__)).value()

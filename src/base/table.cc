@@ -22,9 +22,9 @@ size_t display_width(const std::string& text) {
 }
 
 bool looks_like_number(const std::string& cell) {
-  return cell.empty() || cell == "-" || (cell.find_first_of("0123456789") != std::string::npos &&
-                                         (std::isdigit(static_cast<unsigned char>(cell[0])) || cell[0] == '-' ||
-                                          cell[0] == '+' || cell[0] == '.'));
+  return cell.empty() || cell == "-" ||
+         (cell.find_first_of("0123456789") != std::string::npos &&
+          (std::isdigit(static_cast<unsigned char>(cell[0])) || cell[0] == '-' || cell[0] == '+' || cell[0] == '.'));
 }
 
 }  // namespace

@@ -79,8 +79,8 @@ Result<int64_t> parse_bytes(std::string_view text) {
   std::string_view unit(end, static_cast<size_t>(text.data() + text.size() - end));
   while (!unit.empty() && unit.front() == ' ') unit.remove_prefix(1);
   static constexpr std::pair<std::string_view, double> kUnits[] = {
-      {"", 1},     {"B", 1},         {"KB", 1e3},        {"MB", 1e6},        {"GB", 1e9},         {"TB", 1e12},
-      {"KiB", 1024.0}, {"MiB", 1048576.0}, {"GiB", 1073741824.0}, {"TiB", 1099511627776.0}};
+      {"", 1},      {"B", 1},        {"KB", 1e3},        {"MB", 1e6},           {"GB", 1e9},
+      {"TB", 1e12}, {"KiB", 1024.0}, {"MiB", 1048576.0}, {"GiB", 1073741824.0}, {"TiB", 1099511627776.0}};
   for (const auto& [name, factor] : kUnits) {
     if (unit == name) {
       const double bytes = number * factor;
@@ -88,7 +88,8 @@ Result<int64_t> parse_bytes(std::string_view text) {
       return static_cast<int64_t>(std::llround(bytes));
     }
   }
-  return Error{std::string(text), "has an unknown unit", "use B, KB, MB, GB, TB (powers of 1000) or KiB, MiB, GiB, TiB"};
+  return Error{std::string(text), "has an unknown unit",
+               "use B, KB, MB, GB, TB (powers of 1000) or KiB, MiB, GiB, TiB"};
 }
 
 std::string join(const std::vector<std::string>& parts, std::string_view separator) {

@@ -1,5 +1,5 @@
-// Quantities with their unit in the type: bytes, seconds, floating-point operations. Arithmetic within a unit is allowed,
-// mixing units is a compile error; ratios are plain doubles.
+// Quantities with their unit in the type: bytes, seconds, floating-point operations. Arithmetic within a unit is
+// allowed, mixing units is a compile error; ratios are plain doubles.
 #pragma once
 
 #include <compare>

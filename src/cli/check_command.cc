@@ -1,5 +1,7 @@
-// fivefold check: the same numbers under a layout, under one rank and in a reference: a stored one (--reference DIR), or
-// one rank in fp32 on random tokens.
+// fivefold check: the same numbers under a layout, under one rank and in a reference: a stored one (--reference DIR),
+// or one rank in fp32 on random tokens.
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 #include <cmath>
 #include <memory>
@@ -12,8 +14,6 @@
 #include "cli/reference.h"
 #include "spec/run_config_io.h"
 #include "spec/validate.h"
-
-#include <fmt/format.h>
 
 namespace fivefold {
 namespace {
@@ -75,7 +75,8 @@ RunConfig check_config(const CheckOptions& options, const Reference& reference, 
   if (config.batch.global == 0 && per_microbatch > 0)
     config.batch.global = round_up(reference.batch.rows, per_microbatch);
   if (config.batch.global < reference.batch.rows)
-    errors.push_back({"batch.global", fmt::format("is {}, the reference has {} rows", config.batch.global, reference.batch.rows),
+    errors.push_back({"batch.global",
+                      fmt::format("is {}, the reference has {} rows", config.batch.global, reference.batch.rows),
                       "leave it out"});
   return config;
 }
@@ -120,8 +121,12 @@ CheckReport compare(const Reference& reference, const ProbeResult& layout, const
     const auto found = reference.gradients.find(gradient.name);
     if (found == reference.gradients.end() || found->second.values.size() != gradient.values.size()) continue;
     const std::vector<float>& right = found->second.values;
-    ParameterRow row{gradient.name, norm(gradient.values), norm(single.gradients[i].values), norm(right),
-                     distance(gradient.values, right), 0};
+    ParameterRow row{gradient.name,
+                     norm(gradient.values),
+                     norm(single.gradients[i].values),
+                     norm(right),
+                     distance(gradient.values, right),
+                     0};
     // A gradient that is zero in exact arithmetic is rounding noise: it is held to the whole gradient's scale.
     const double tolerance = fp32 ? std::max(kGradientTolerance * row.reference_grad_norm, 1e-7 * reference.grad_norm)
                                   : low_precision(distance(single.gradients[i].values, right), floor);
@@ -137,16 +142,18 @@ void print_report(const CheckReport& report) {
   Table table({"", "layout", "one rank", "reference", "share of tolerance"});
   table.add_row({"loss", fmt::format("{:.7f}", report.loss), fmt::format("{:.7f}", report.one_rank_loss),
                  fmt::format("{:.7f}", report.reference_loss), ""});
-  table.add_row({"gradient norm", fmt::format("{:.7f}", report.grad_norm), fmt::format("{:.7f}", report.one_rank_grad_norm),
-                 fmt::format("{:.7f}", report.reference_grad_norm), ""});
+  table.add_row({"gradient norm", fmt::format("{:.7f}", report.grad_norm),
+                 fmt::format("{:.7f}", report.one_rank_grad_norm), fmt::format("{:.7f}", report.reference_grad_norm),
+                 ""});
   table.add_rule();
   for (const ParameterRow& row : report.rows)
     table.add_row({row.name, fmt::format("{:.6g}", row.grad_norm), fmt::format("{:.6g}", row.one_rank_grad_norm),
                    fmt::format("{:.6g}", row.reference_grad_norm), fmt::format("{:.3f}", row.tolerance_used)});
   print(table.to_string());
-  print(fmt::format("\n{}: {:.3f} of the tolerance used\n", report.pass() ? painted(Paint::kGood, "same numbers")
-                                                                          : painted(Paint::kBad, "NOT the same numbers"),
-                    report.tolerance_used));
+  print(
+      fmt::format("\n{}: {:.3f} of the tolerance used\n",
+                  report.pass() ? painted(Paint::kGood, "same numbers") : painted(Paint::kBad, "NOT the same numbers"),
+                  report.tolerance_used));
 }
 
 void print_report_json(const CheckReport& report) {
@@ -223,7 +230,8 @@ ExitCode run_check(const CheckOptions& options) {
 RunCommand add_check_command(CLI::App& app) {
   auto options = std::make_shared<CheckOptions>();
   add_common_options(app, options->common);
-  app.add_option("--reference", options->reference, "folder with a model, a batch and the results to compare with; without it "
+  app.add_option("--reference", options->reference,
+                 "folder with a model, a batch and the results to compare with; without it "
                  "the configuration on random tokens is compared with one rank in fp32")
       ->option_text("DIR");
   return [options] { return run_check(*options); };

@@ -112,8 +112,12 @@ ExitCode run_convert(const ConvertOptions& options) {
 
 RunCommand add_convert_command(CLI::App& app) {
   auto options = std::make_shared<ConvertOptions>();
-  app.add_option("from", options->from, "checkpoint, folder of checkpoints, or run directory")->required()->option_text("FROM");
-  app.add_option("to", options->to, "folder to write config.json and model.safetensors to")->required()->option_text("TO");
+  app.add_option("from", options->from, "checkpoint, folder of checkpoints, or run directory")
+      ->required()
+      ->option_text("FROM");
+  app.add_option("to", options->to, "folder to write config.json and model.safetensors to")
+      ->required()
+      ->option_text("TO");
   app.add_option("--dtype", options->dtype, "bf16 (default) or fp32")->option_text("DTYPE");
   app.add_option("--max-shard-gb", options->max_shard_gb, "size of a file, in 1e9 bytes")->option_text("GB");
   app.add_flag("--quiet", options->common.quiet, "print errors only");

@@ -14,7 +14,8 @@ using Json = nlohmann::json;
 
 Result<Json> read_json(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
-  if (!file) return Error{path.string(), "cannot be read", "a reference folder holds config.json, batch.json, expected.json"};
+  if (!file)
+    return Error{path.string(), "cannot be read", "a reference folder holds config.json, batch.json, expected.json"};
   std::stringstream text;
   text << file.rdbuf();
   Json json = Json::parse(text.str(), nullptr, /*allow_exceptions=*/false);
@@ -23,17 +24,19 @@ Result<Json> read_json(const std::filesystem::path& path) {
 }
 
 // A rectangular array of integers in [low, high].
-Result<std::vector<std::vector<int32_t>>> read_rows(const Json& json, const char* key, const std::string& where, int64_t low,
-                                                    int64_t high) {
+Result<std::vector<std::vector<int32_t>>> read_rows(const Json& json, const char* key, const std::string& where,
+                                                    int64_t low, int64_t high) {
   const std::string place = where + ": " + key;
-  if (!json.contains(key) || !json[key].is_array() || json[key].empty()) return Error{place, "is not a list of rows", ""};
+  if (!json.contains(key) || !json[key].is_array() || json[key].empty())
+    return Error{place, "is not a list of rows", ""};
   std::vector<std::vector<int32_t>> rows;
   for (const Json& row : json[key]) {
     if (!row.is_array()) return Error{place, "has a row that is not a list", ""};
     std::vector<int32_t> values;
     for (const Json& value : row) {
       if (!value.is_number_integer() || value.get<int64_t>() < low || value.get<int64_t>() > high)
-        return Error{place, "has the entry " + value.dump(), "integers from " + std::to_string(low) + " to " + std::to_string(high)};
+        return Error{place, "has the entry " + value.dump(),
+                     "integers from " + std::to_string(low) + " to " + std::to_string(high)};
       values.push_back(value.get<int32_t>());
     }
     if (!rows.empty() && values.size() != rows[0].size()) return Error{place, "has rows of different lengths", ""};

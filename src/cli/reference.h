@@ -18,9 +18,9 @@ struct Reference {
   std::filesystem::path folder;
   ModelSpec model;
   GlobalBatch batch;
-  bool packed = false;                        // documents are attended to apart
+  bool packed = false;  // documents are attended to apart
   double loss = 0, grad_norm = 0;
-  std::map<std::string, double> grad_norms;   // by Hub name
+  std::map<std::string, double> grad_norms;      // by Hub name
   std::map<std::string, NamedTensor> gradients;  // by Hub name; empty when the file is not there
 };
 

@@ -28,7 +28,8 @@ Result<std::vector<ScalingPoint>> measure_scaling(const LoadedRun& run, const st
   FIVEFOLD_ASSIGN(EngineApi * engine, load_engine());
   const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   const int most = *std::max_element(ranks.begin(), ranks.end());
-  const int threads = run.config.config.parallel.threads > 0 ? run.config.config.parallel.threads : std::max(1, cores / most);
+  const int threads =
+      run.config.config.parallel.threads > 0 ? run.config.config.parallel.threads : std::max(1, cores / most);
   std::vector<ScalingPoint> points;
   for (const int count : ranks) {
     ProbeRequest request;
@@ -38,8 +39,9 @@ Result<std::vector<ScalingPoint>> measure_scaling(const LoadedRun& run, const st
     request.updates = steps;
     request.want_gradients = false;
     FIVEFOLD_ASSIGN(const ProbeResult result, engine->probe(request));
-    std::vector<double> seconds(result.step_seconds.begin() + std::min<std::ptrdiff_t>(2, std::ssize(result.step_seconds) - 1),
-                                result.step_seconds.end());
+    std::vector<double> seconds(
+        result.step_seconds.begin() + std::min<std::ptrdiff_t>(2, std::ssize(result.step_seconds) - 1),
+        result.step_seconds.end());
     std::nth_element(seconds.begin(), seconds.begin() + std::ssize(seconds) / 2, seconds.end());
     ScalingPoint point{.ranks = count, .step_s = seconds[seconds.size() / 2]};
     point.tokens_per_s = static_cast<double>(request.config.tokens_per_step) / point.step_s;

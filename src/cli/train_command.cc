@@ -81,8 +81,10 @@ Result<RunPlan> make_run_directory(const std::filesystem::path& directory, const
 // What the run that just ended leaves for people to look at: its timeline, its curves and, unless results are wanted
 // alone, every figure beside its prediction.
 Status report_run(const std::filesystem::path& directory, const CommonOptions& options) {
-  FIVEFOLD_ASSIGN(const PlannedRun planned, load_planned_run({.run_directory = directory, .against = {}, .set = {},
-                                                              .hardware = load_hardware, .model = load_model}));
+  FIVEFOLD_ASSIGN(
+      const PlannedRun planned,
+      load_planned_run(
+          {.run_directory = directory, .against = {}, .set = {}, .hardware = load_hardware, .model = load_model}));
   FIVEFOLD_TRY(write_trace(planned, directory));
   FIVEFOLD_TRY(write_tensorboard(planned.record.ranks[0], directory / "metrics"));
   if (options.json || options.quiet) return Ok{};
@@ -98,7 +100,8 @@ void report_step(const TrainProgress& step, int64_t every) {
                        step.learning_rate, step.tokens_per_s, step.updated ? "" : "  (no update)"));
 }
 
-TrainRequest train_request(const LoadedRun& run, const std::string& model_config, const std::filesystem::path& directory) {
+TrainRequest train_request(const LoadedRun& run, const std::string& model_config,
+                           const std::filesystem::path& directory) {
   TrainRequest request;
   request.model = run.model;
   request.model_config = model_config;
@@ -135,8 +138,8 @@ void print_result(const TrainResult& result, const std::filesystem::path& direct
                 {"checkpoint", result.checkpoint.string()}});
     return;
   }
-  print(fmt::format("{} after {} steps, loss {:.4f}; {}\n", result.finished ? "finished" : "stopped on request", result.steps,
-                    result.loss, directory.string()));
+  print(fmt::format("{} after {} steps, loss {:.4f}; {}\n", result.finished ? "finished" : "stopped on request",
+                    result.steps, result.loss, directory.string()));
 }
 
 ExitCode print_scaling(const TrainOptions& options, const LoadedRun& run) {
@@ -150,7 +153,8 @@ ExitCode print_scaling(const TrainOptions& options, const LoadedRun& run) {
                                {"tokens_per_s", point.tokens_per_s},
                                {"efficiency", point.efficiency}});
     table.add_row({std::to_string(point.ranks), format_seconds(point.step_s), fmt::format("{:.0f}", point.tokens_per_s),
-                   fmt::format("{:.0f}", point.tokens_per_s / point.ranks), fmt::format("{:.1f} %", 100 * point.efficiency)});
+                   fmt::format("{:.0f}", point.tokens_per_s / point.ranks),
+                   fmt::format("{:.1f} %", 100 * point.efficiency)});
   }
   options.common.json ? print_json(json) : print(table.to_string());
   return ExitCode::kDone;
@@ -190,7 +194,8 @@ ExitCode run_train(TrainOptions options) {
 RunCommand add_train_command(CLI::App& app) {
   auto options = std::make_shared<TrainOptions>();
   add_common_options(app, options->common);
-  app.add_option("--scaling", options->scaling, "instead of training: tokens/s at these numbers of ranks, for example 1,2,4")
+  app.add_option("--scaling", options->scaling,
+                 "instead of training: tokens/s at these numbers of ranks, for example 1,2,4")
       ->delimiter(',')
       ->check(CLI::PositiveNumber)
       ->option_text("RANKS");

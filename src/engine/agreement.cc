@@ -14,7 +14,8 @@ std::vector<std::string> gather_texts(Communicator& communicator, const Group& g
   int64_t length = static_cast<int64_t>(text.size());
   std::vector<int64_t> lengths(ranks);
   communicator.all_gather(group, {&length, sizeof length, DType::kInt64, {}},
-                          {lengths.data(), static_cast<int64_t>(ranks * sizeof length), DType::kInt64, {}}, Purpose::kControl);
+                          {lengths.data(), static_cast<int64_t>(ranks * sizeof length), DType::kInt64, {}},
+                          Purpose::kControl);
   const int64_t longest = std::max<int64_t>(1, *std::max_element(lengths.begin(), lengths.end()));
   std::string mine(static_cast<size_t>(longest), '\0'), all(static_cast<size_t>(longest) * ranks, '\0');
   std::memcpy(mine.data(), text.data(), text.size());

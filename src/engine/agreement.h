@@ -1,5 +1,5 @@
-// Agreement: texts that ranks exchange outside the training step: checkpoint tickets and receipts, failures. Collective:
-// every member of the group calls the same function. Purpose kControl.
+// Agreement: texts that ranks exchange outside the training step: checkpoint tickets and receipts, failures.
+// Collective: every member of the group calls the same function. Purpose kControl.
 #pragma once
 
 #include <string>

@@ -61,7 +61,11 @@ int64_t save_checkpoint(RankSession& session, const CheckpointWriter& writer, co
           const ShardRange range = buffers.range(static_cast<int>(p));
           if (range.begin == range.end) continue;
           const ParameterEntry& entry = buffers.unit().parameters[p];
-          pieces.push_back({{shard.kind, entry.name}, DType::kFloat32, entry.shape, range.begin, range.end,
+          pieces.push_back({{shard.kind, entry.name},
+                            DType::kFloat32,
+                            entry.shape,
+                            range.begin,
+                            range.end,
                             bytes_of(shard.tensor, range.shard_offset, range.end - range.begin)});
         }
       }
@@ -105,7 +109,8 @@ void restore_checkpoint(RankSession& session, CheckpointReader& reader, Restore 
   if (executor.options().sharding.shards_params()) executor.refresh_working_weights();
 }
 
-Status check_checkpoint(const CheckpointReader& reader, const Inventory& inventory, OptimizerStates states, Restore what) {
+Status check_checkpoint(const CheckpointReader& reader, const Inventory& inventory, OptimizerStates states,
+                        Restore what) {
   std::vector<std::string> kinds{"master"};
   if (what == Restore::kEverything && states != OptimizerStates::kNone) kinds.push_back("moment1");
   if (what == Restore::kEverything && states == OptimizerStates::kMoment1And2) kinds.push_back("moment2");
@@ -117,7 +122,8 @@ Status check_checkpoint(const CheckpointReader& reader, const Inventory& invento
         if (found == reader.tensors().end())
           return Error{where, "is not in the checkpoint", "the run that wrote it had another model or optimizer"};
         if (found->second.shape != entry.shape)
-          return Error{where, "has another shape than the model's", "use the model that the checkpoint was written with"};
+          return Error{where, "has another shape than the model's",
+                       "use the model that the checkpoint was written with"};
       }
     }
   }

@@ -1,6 +1,6 @@
-// Checkpointing: a session's state into and out of the store's checkpoints. State is keyed by (kind, parameter name) and
-// global ranges, so any layout reads what any layout wrote. Kinds: "master" (fp32 weights), "moment1", "moment2"; the
-// bf16 working weights are the rounded master weights and are not written.
+// Checkpointing: a session's state into and out of the store's checkpoints. State is keyed by (kind, parameter name)
+// and global ranges, so any layout reads what any layout wrote. Kinds: "master" (fp32 weights), "moment1", "moment2";
+// the bf16 working weights are the rounded master weights and are not written.
 #pragma once
 
 #include <filesystem>
@@ -16,11 +16,12 @@ int64_t save_checkpoint(RankSession& session, const CheckpointWriter& writer, co
 
 enum class Restore : uint8_t { kWeights, kEverything };  // kEverything: optimizer states too
 
-// Fills this rank's shards (and full working weights). Throws std::runtime_error with the reader's error text: a damaged
-// piece, a parameter that is missing or of another shape.
+// Fills this rank's shards (and full working weights). Throws std::runtime_error with the reader's error text: a
+// damaged piece, a parameter that is missing or of another shape.
 void restore_checkpoint(RankSession& session, CheckpointReader& reader, Restore what);
 
 // Before any rank starts: does the checkpoint hold every state tensor of the model, in its shape?
-Status check_checkpoint(const CheckpointReader& reader, const Inventory& inventory, OptimizerStates states, Restore what);
+Status check_checkpoint(const CheckpointReader& reader, const Inventory& inventory, OptimizerStates states,
+                        Restore what);
 
 }  // namespace fivefold

@@ -22,21 +22,22 @@ namespace fivefold {
 // Rows of tokens, [rows x sequence] row-major.
 struct GlobalBatch {
   int64_t rows = 0, sequence = 0;
-  std::vector<int32_t> input_ids, targets, positions;    // targets shifted; negative: ignored
-  std::vector<std::vector<int32_t>> document_lengths;    // per row, summing to `sequence`
+  std::vector<int32_t> input_ids, targets, positions;  // targets shifted; negative: ignored
+  std::vector<std::vector<int32_t>> document_lengths;  // per row, summing to `sequence`
 };
 
 // Counted bytes of a rank.
 struct RankMemory {
-  std::vector<int64_t> peak_by_account;      // by Account, each at its own moment
-  std::vector<int64_t> at_peak_by_account;   // by Account, at the moment of the total's peak
+  std::vector<int64_t> peak_by_account;     // by Account, each at its own moment
+  std::vector<int64_t> at_peak_by_account;  // by Account, at the moment of the total's peak
   int64_t peak_total = 0;
-  std::vector<std::pair<bool, std::pair<Account, int64_t>>> log;  // allocations (true) and frees of the last step, when asked
+  std::vector<std::pair<bool, std::pair<Account, int64_t>>>
+      log;  // allocations (true) and frees of the last step, when asked
 };
 
 struct NamedTensor {
-  std::string name;              // Hub name
-  std::vector<int64_t> shape;    // as on disk
+  std::string name;            // Hub name
+  std::vector<int64_t> shape;  // as on disk
   std::vector<float> values;
 };
 
@@ -44,41 +45,41 @@ struct NamedTensor {
 struct ProbeRequest {
   ModelSpec model;
   ResolvedConfig config;
-  std::filesystem::path weights;   // Hub folder; empty: random from run.seed
+  std::filesystem::path weights;  // Hub folder; empty: random from run.seed
   GlobalBatch batch;
-  int updates = 0;                 // optimizer steps on the batch; the learning rate is optimizer.lr in each
-  bool want_gradients = true;      // of the first step, before clipping
-  bool want_parameters = false;    // after the updates
+  int updates = 0;               // optimizer steps on the batch; the learning rate is optimizer.lr in each
+  bool want_gradients = true;    // of the first step, before clipping
+  bool want_parameters = false;  // after the updates
   bool log_allocations = false;
 };
 
 struct ProbeResult {
-  double loss = 0, grad_norm = 0;            // at the initial weights
+  double loss = 0, grad_norm = 0;  // at the initial weights
   int64_t valid_tokens = 0;
-  std::vector<double> losses;                // after 1, 2, ... updates
-  std::vector<double> grad_norms;            // before clipping, of each update
+  std::vector<double> losses;      // after 1, 2, ... updates
+  std::vector<double> grad_norms;  // before clipping, of each update
   std::vector<NamedTensor> gradients, parameters;
-  std::vector<uint64_t> parameter_hashes;    // per rank, of the working weights after the updates, gathered in full
-  std::vector<RankMemory> memory;            // per rank, of the first step
+  std::vector<uint64_t> parameter_hashes;  // per rank, of the working weights after the updates, gathered in full
+  std::vector<RankMemory> memory;          // per rank, of the first step
   std::vector<std::vector<RecordedTraffic>> traffic;  // per rank, of one step
-  std::vector<double> step_seconds;          // of every step, the first (without update) included
+  std::vector<double> step_seconds;                   // of every step, the first (without update) included
 };
 
 // A training run, from its first step or the newest checkpoint to its last step or the request to stop.
 struct TrainProgress {
   int64_t step = 0, total_steps = 0;
   double loss = 0, grad_norm = 0, learning_rate = 0;
-  double seconds = 0;           // of the step
-  double tokens_per_s = 0;      // of the step, all ranks
+  double seconds = 0;       // of the step
+  double tokens_per_s = 0;  // of the step, all ranks
   bool updated = true;
 };
 
 struct TrainRequest {
   ModelSpec model;
-  std::string model_config;                // config.json of the model, as text
+  std::string model_config;  // config.json of the model, as text
   ResolvedConfig config;
-  std::filesystem::path run_directory;     // exists
-  const std::atomic<bool>* stop = nullptr; // set by a signal handler: save and end after the step
+  std::filesystem::path run_directory;      // exists
+  const std::atomic<bool>* stop = nullptr;  // set by a signal handler: save and end after the step
   // Called on the first rank's thread.
   std::function<void(const TrainProgress&)> on_step;
   std::function<void(int64_t step, double loss)> on_evaluation;
@@ -86,10 +87,10 @@ struct TrainRequest {
 };
 
 struct TrainResult {
-  int64_t first_step = 0;    // steps done before this session
-  int64_t steps = 0;         // steps done in all
-  bool finished = true;      // false: stopped on request
-  double loss = 0;           // of the last step
+  int64_t first_step = 0;  // steps done before this session
+  int64_t steps = 0;       // steps done in all
+  bool finished = true;    // false: stopped on request
+  double loss = 0;         // of the last step
   std::vector<double> step_seconds;
   std::filesystem::path checkpoint;  // the last one
 };

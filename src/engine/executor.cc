@@ -59,9 +59,9 @@ void TrainingExecutor::build_rope_tables(int64_t positions) {
   for (size_t i = 0; i < layers.size(); ++i) {
     if (!layers[i].mixer.has_rope) continue;
     const RopeSpec& rope = layers[i].mixer.rope;
-    const auto earlier = std::find_if(layers.begin(), layers.begin() + static_cast<std::ptrdiff_t>(i), [&](const LayerSpec& l) {
-      return l.mixer.has_rope && same_rope(l.mixer.rope, rope);
-    });
+    const auto earlier =
+        std::find_if(layers.begin(), layers.begin() + static_cast<std::ptrdiff_t>(i),
+                     [&](const LayerSpec& l) { return l.mixer.has_rope && same_rope(l.mixer.rope, rope); });
     if (earlier != layers.begin() + static_cast<std::ptrdiff_t>(i)) {
       context_.rope[i] = context_.rope[static_cast<size_t>(earlier - layers.begin())];
       continue;
@@ -131,8 +131,10 @@ Microbatch TrainingExecutor::load(const MicrobatchTokens& tokens) const {
   Microbatch microbatch;
   microbatch.tokens = tokens.rows * tokens.sequence;
   const auto count = static_cast<size_t>(microbatch.tokens);
-  FIVEFOLD_CHECK(tokens.input_ids.size() == count && tokens.targets.size() == count && tokens.positions.size() == count);
-  microbatch.valid_tokens = std::count_if(tokens.targets.begin(), tokens.targets.end(), [](int32_t t) { return t >= 0; });
+  FIVEFOLD_CHECK(tokens.input_ids.size() == count && tokens.targets.size() == count &&
+                 tokens.positions.size() == count);
+  microbatch.valid_tokens =
+      std::count_if(tokens.targets.begin(), tokens.targets.end(), [](int32_t t) { return t >= 0; });
   microbatch.input_ids = int_tensor(tokens.input_ids, microbatch.tokens);
   microbatch.targets = int_tensor(tokens.targets, microbatch.tokens);
   microbatch.positions = int_tensor(tokens.positions, microbatch.tokens);
@@ -168,9 +170,11 @@ void TrainingExecutor::recompute(int unit, int microbatch, bool output_unused) {
 double TrainingExecutor::head_loss(int unit, int microbatch, float scale, bool accumulate) {
   // The output matrix is parameter 0 of the embedding when tied, else "output.weight" of the head.
   UnitBuffers& owner = inventory().tied_embeddings ? buffers(inventory().embedding()) : buffers(unit);
-  const int index = inventory().tied_embeddings ? owner.unit().find("tokens.weight") : owner.unit().find("output.weight");
+  const int index =
+      inventory().tied_embeddings ? owner.unit().find("tokens.weight") : owner.unit().find("output.weight");
   const at::Tensor grad = scale > 0 ? owner.weight_grad(index) : at::Tensor();
-  return run(unit, microbatch).loss(owner.weight(index), grad, scale, accumulate && !options_.sharding.transient_grads());
+  return run(unit, microbatch)
+      .loss(owner.weight(index), grad, scale, accumulate && !options_.sharding.transient_grads());
 }
 
 void TrainingExecutor::loss(int unit, int microbatch, bool accumulate) {
@@ -246,20 +250,35 @@ void TrainingExecutor::optimizer_step(int unit) {
       const ShardRange range = unit_buffers.range(static_cast<int>(p));
       const int64_t n = range.end - range.begin, at = range.shard_offset;
       if (n == 0) continue;
-      const bool decays = config.decay == DecayScope::kAll ||
-                          unit_buffers.unit().parameters[p].decay == DecayClass::kMatrix;
+      const bool decays =
+          config.decay == DecayScope::kAll || unit_buffers.unit().parameters[p].decay == DecayClass::kMatrix;
       const double decay = decays ? config.weight_decay : 0.0;
       if (config.kind == OptimizerKind::kAdamW) {
-        kernels::adamw_step(kernels::AdamW<G>{
-            .param = master + at, .m = moment1 + at, .v = moment2 + at, .grad = grad + at,
-            .param_bf16 = copy == nullptr ? nullptr : copy + at, .n = n, .grad_scale = clip_factor_, .lr = learning_rate_,
-            .beta1 = config.betas[0], .beta2 = config.betas[1], .eps = config.eps, .weight_decay = decay, .step = update_,
-            .num_threads = context_.threads});
+        kernels::adamw_step(kernels::AdamW<G>{.param = master + at,
+                                              .m = moment1 + at,
+                                              .v = moment2 + at,
+                                              .grad = grad + at,
+                                              .param_bf16 = copy == nullptr ? nullptr : copy + at,
+                                              .n = n,
+                                              .grad_scale = clip_factor_,
+                                              .lr = learning_rate_,
+                                              .beta1 = config.betas[0],
+                                              .beta2 = config.betas[1],
+                                              .eps = config.eps,
+                                              .weight_decay = decay,
+                                              .step = update_,
+                                              .num_threads = context_.threads});
       } else {
-        kernels::sgd_step(kernels::Sgd<G>{
-            .param = master + at, .momentum_buffer = moment1 == nullptr ? nullptr : moment1 + at, .grad = grad + at,
-            .param_bf16 = copy == nullptr ? nullptr : copy + at, .n = n, .grad_scale = clip_factor_, .lr = learning_rate_,
-            .momentum = config.momentum, .weight_decay = decay, .num_threads = context_.threads});
+        kernels::sgd_step(kernels::Sgd<G>{.param = master + at,
+                                          .momentum_buffer = moment1 == nullptr ? nullptr : moment1 + at,
+                                          .grad = grad + at,
+                                          .param_bf16 = copy == nullptr ? nullptr : copy + at,
+                                          .n = n,
+                                          .grad_scale = clip_factor_,
+                                          .lr = learning_rate_,
+                                          .momentum = config.momentum,
+                                          .weight_decay = decay,
+                                          .num_threads = context_.threads});
       }
     }
   });

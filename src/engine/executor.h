@@ -15,12 +15,12 @@ namespace fivefold {
 
 struct ExecutorOptions {
   ShardingPolicy sharding;
-  int shard = 0;                    // this rank's position in its shard group
+  int shard = 0;  // this rank's position in its shard group
   OptimizerStates optimizer_states = OptimizerStates::kMoment1And2;
   OptimizerConfig optimizer;
-  int64_t sequence = 0;             // positions of the RoPE tables
+  int64_t sequence = 0;  // positions of the RoPE tables
   int64_t loss_chunk = 512;
-  int64_t max_documents = 0;        // per microbatch
+  int64_t max_documents = 0;  // per microbatch
   int threads = 1;
 };
 
@@ -31,8 +31,8 @@ class TrainingExecutor final : public StageExecutor {
   // ---- set-up ----
   // Draws every parameter from (seed, its name): the same full tensors under any layout.
   void initialize_weights(uint64_t seed);
-  // Gives elements [begin, begin + values.size()) of a parameter, flattened row by row, their values; keeps what this rank
-  // holds. REQUIRES: the range lies in the parameter.
+  // Gives elements [begin, begin + values.size()) of a parameter, flattened row by row, their values; keeps what this
+  // rank holds. REQUIRES: the range lies in the parameter.
   void set_parameter(int unit, int parameter, std::span<const float> values, int64_t begin = 0);
   // The working weights become those of the master weights (after the latter were written from outside).
   void refresh_working_weights();
@@ -82,10 +82,10 @@ class TrainingExecutor final : public StageExecutor {
   std::vector<std::unique_ptr<UnitBuffers>> buffers_;
   std::vector<Microbatch> microbatches_;
   double loss_sum_ = 0;
-  float loss_scale_ = 1;        // 1 / valid tokens of the global batch
+  float loss_scale_ = 1;  // 1 / valid tokens of the global batch
   float clip_factor_ = 1;
   double learning_rate_ = 0;
-  int64_t update_ = 0;          // number of this optimizer step, from 1
+  int64_t update_ = 0;  // number of this optimizer step, from 1
 };
 
 }  // namespace fivefold

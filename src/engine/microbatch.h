@@ -11,7 +11,7 @@ namespace fivefold {
 struct MicrobatchTokens {
   int64_t rows = 0, sequence = 0;
   std::vector<int32_t> input_ids, targets, positions;
-  std::vector<int32_t> cu_seqlens;   // documents end to end over the rows; first 0, last rows * sequence
+  std::vector<int32_t> cu_seqlens;  // documents end to end over the rows; first 0, last rows * sequence
 };
 
 struct Microbatch {

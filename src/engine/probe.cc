@@ -92,13 +92,13 @@ class RankProbe {
 
  private:
   // Update 1 (or, without updates, a step that changes nothing): memory and traffic of one whole step.
-  void measured_step(RankSession& session, const std::vector<MicrobatchTokens>& microbatches, Communicator& communicator,
-                     MemoryLedger& ledger) {
+  void measured_step(RankSession& session, const std::vector<MicrobatchTokens>& microbatches,
+                     Communicator& communicator, MemoryLedger& ledger) {
     const auto rank = static_cast<size_t>(communicator.rank());
     const std::vector<RecordedTraffic> before = traffic_rows(communicator.counters());
     const bool update = request_.updates > 0;
-    const StepOutcome outcome = session.step(microbatches, request_.config.config.optimizer.lr, 1,
-                                             [update](double, double) { return update; });
+    const StepOutcome outcome =
+        session.step(microbatches, request_.config.config.optimizer.lr, 1, [update](double, double) { return update; });
     session.interpreter().finish_parameter_gathers();
     {
       const std::lock_guard lock(mutex_);

@@ -31,7 +31,8 @@ std::vector<RecordedTraffic> traffic_rows(const CommCounters& counters) {
   for (int kind = 0; kind < kNumCollectiveKinds; ++kind)
     for (int group = 0; group < kNumGroupKinds; ++group)
       for (int purpose = 0; purpose < kNumPurposes; ++purpose) {
-        RecordedTraffic row{static_cast<CollectiveKind>(kind), static_cast<GroupKind>(group), static_cast<Purpose>(purpose), 0, 0};
+        RecordedTraffic row{static_cast<CollectiveKind>(kind), static_cast<GroupKind>(group),
+                            static_cast<Purpose>(purpose), 0, 0};
         const CommCount count = counters.count(row.kind, row.group, row.purpose);
         row.calls = count.calls;
         row.bytes = count.bytes;
@@ -40,7 +41,8 @@ std::vector<RecordedTraffic> traffic_rows(const CommCounters& counters) {
   return rows;
 }
 
-std::vector<RecordedTraffic> traffic_since(std::vector<RecordedTraffic> after, const std::vector<RecordedTraffic>& before) {
+std::vector<RecordedTraffic> traffic_since(std::vector<RecordedTraffic> after,
+                                           const std::vector<RecordedTraffic>& before) {
   for (RecordedTraffic& row : after)
     for (const RecordedTraffic& old : before)
       if (old.kind == row.kind && old.group == row.group && old.purpose == row.purpose) {
@@ -53,7 +55,9 @@ std::vector<RecordedTraffic> traffic_since(std::vector<RecordedTraffic> after, c
 
 RankRecorder::RankRecorder(RankSession& session, MemoryLedger& ledger, const std::filesystem::path& run_directory,
                            const std::string& model_config, std::optional<int64_t> resumed_from)
-    : session_(session), ledger_(ledger), writer_(run_directory, session.communicator().rank()),
+    : session_(session),
+      ledger_(ledger),
+      writer_(run_directory, session.communicator().rank()),
       start_(std::chrono::steady_clock::now()) {
   const Inventory& inventory = session.executor().inventory();
   RunStart start;

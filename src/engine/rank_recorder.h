@@ -13,7 +13,8 @@ namespace fivefold {
 // A communicator's counters as rows, control traffic left out; rows without calls are not there.
 std::vector<RecordedTraffic> traffic_rows(const CommCounters& counters);
 // Rows of `after` less those of `before`.
-std::vector<RecordedTraffic> traffic_since(std::vector<RecordedTraffic> after, const std::vector<RecordedTraffic>& before);
+std::vector<RecordedTraffic> traffic_since(std::vector<RecordedTraffic> after,
+                                           const std::vector<RecordedTraffic>& before);
 
 class RankRecorder {
  public:
@@ -25,7 +26,7 @@ class RankRecorder {
   void begin_step();
   void end_step(int64_t step, const StepOutcome& outcome, double learning_rate, int64_t samples_consumed);
 
-  double seconds() const;   // since the session's start
+  double seconds() const;  // since the session's start
   RecordWriter& writer() { return writer_; }
 
  private:

@@ -16,7 +16,8 @@ namespace fivefold {
 int available_cores() {
   cpu_set_t set;
   CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) != 0) return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  if (sched_getaffinity(0, sizeof set, &set) != 0)
+    return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   return std::max(1, CPU_COUNT(&set));
 }
 
@@ -65,10 +66,13 @@ Interpreter::Groups make_groups(Communicator& communicator, const RankGrid& grid
 
 RankSession::RankSession(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config,
                          Communicator& communicator)
-    : config_(config), communicator_(communicator), grid_(RankGrid::create(config.degrees).value()),
+    : config_(config),
+      communicator_(communicator),
+      grid_(RankGrid::create(config.degrees).value()),
       coordinates_(grid_.coordinates(communicator.rank())),
       groups_(make_groups(communicator, grid_, sharding_policy(config))),
-      program_(training_program(inventory, config)), evaluation_(evaluation_program(inventory, config)),
+      program_(training_program(inventory, config)),
+      evaluation_(evaluation_program(inventory, config)),
       executor_(model, inventory, executor_options(config, groups_.shard.rank())),
       interpreter_(communicator, groups_, sharding_policy(config), executor_) {}
 
@@ -112,7 +116,8 @@ std::vector<MicrobatchTokens> rank_microbatches(const GlobalBatch& batch, const 
   std::vector<MicrobatchTokens> result;
   for (int64_t m = 0; m < config.num_microbatches; ++m) {
     const int64_t first = (m * replicas + data_rank) * micro;
-    MicrobatchTokens tokens{.rows = micro, .sequence = s, .input_ids = {}, .targets = {}, .positions = {}, .cu_seqlens = {0}};
+    MicrobatchTokens tokens{
+        .rows = micro, .sequence = s, .input_ids = {}, .targets = {}, .positions = {}, .cu_seqlens = {0}};
     const auto copy = [&](const std::vector<int32_t>& from) {
       return std::vector<int32_t>(from.begin() + first * s, from.begin() + (first + micro) * s);
     };

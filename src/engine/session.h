@@ -31,7 +31,8 @@ class RankThread {
 class RankSession {
  public:
   // REQUIRES: validate_engine accepted the configuration.
-  RankSession(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config, Communicator& communicator);
+  RankSession(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config,
+              Communicator& communicator);
 
   // One optimizer step over this rank's microbatches.
   StepOutcome step(const std::vector<MicrobatchTokens>& microbatches, double learning_rate, int64_t update,

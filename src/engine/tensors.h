@@ -12,18 +12,30 @@ namespace fivefold {
 
 inline at::ScalarType scalar_type(DType dtype) {
   switch (dtype) {
-    case DType::kFloat32: return at::kFloat;
-    case DType::kBFloat16: return at::kBFloat16;
-    case DType::kFloat16: return at::kHalf;
-    case DType::kFloat64: return at::kDouble;
-    case DType::kInt32: return at::kInt;
-    case DType::kInt64: return at::kLong;
-    case DType::kUint8: return at::kByte;
-    case DType::kFloat8E4M3: return at::kFloat8_e4m3fn;
-    case DType::kFloat8E5M2: return at::kFloat8_e5m2;
-    case DType::kInt16: return at::kShort;
-    case DType::kInt8: return at::kChar;
-    case DType::kBool: return at::kBool;
+    case DType::kFloat32:
+      return at::kFloat;
+    case DType::kBFloat16:
+      return at::kBFloat16;
+    case DType::kFloat16:
+      return at::kHalf;
+    case DType::kFloat64:
+      return at::kDouble;
+    case DType::kInt32:
+      return at::kInt;
+    case DType::kInt64:
+      return at::kLong;
+    case DType::kUint8:
+      return at::kByte;
+    case DType::kFloat8E4M3:
+      return at::kFloat8_e4m3fn;
+    case DType::kFloat8E5M2:
+      return at::kFloat8_e5m2;
+    case DType::kInt16:
+      return at::kShort;
+    case DType::kInt8:
+      return at::kChar;
+    case DType::kBool:
+      return at::kBool;
   }
   FIVEFOLD_CHECK(false);
 }
@@ -60,7 +72,8 @@ inline Buffer as_buffer(const at::Tensor& tensor, DType dtype) {
 
 // A gradient's destination: `accumulate` adds to what it holds.
 inline kernels::GradTarget grad_target(const at::Tensor& grad, bool accumulate) {
-  return {grad.data_ptr(), element_type(grad), accumulate ? kernels::Accumulate::kAdd : kernels::Accumulate::kOverwrite};
+  return {grad.data_ptr(), element_type(grad),
+          accumulate ? kernels::Accumulate::kAdd : kernels::Accumulate::kOverwrite};
 }
 
 }  // namespace fivefold

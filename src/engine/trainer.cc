@@ -45,7 +45,8 @@ Status find_weights(const TrainRequest& request, Preparation& preparation) {
   const std::string& resume = config.checkpoint.resume;
   if (resume != "none" && (resume != "auto" || !list_checkpoints(root).empty())) {
     const std::filesystem::path path = resume == "auto" ? root : std::filesystem::path(resume);
-    FIVEFOLD_ASSIGN(const CheckpointReader reader, open_checkpoint(request, preparation.inventory, path, Restore::kEverything));
+    FIVEFOLD_ASSIGN(const CheckpointReader reader,
+                    open_checkpoint(request, preparation.inventory, path, Restore::kEverything));
     preparation.resume_from = reader.folder();
     preparation.resumed = reader.run();
     return Ok{};
@@ -53,7 +54,8 @@ Status find_weights(const TrainRequest& request, Preparation& preparation) {
   if (config.model.weights == "random") return Ok{};
   const std::filesystem::path weights = config.model.weights;
   if (!list_checkpoints(weights).empty() || std::filesystem::exists(weights / "manifest.json")) {
-    FIVEFOLD_ASSIGN(const CheckpointReader reader, open_checkpoint(request, preparation.inventory, weights, Restore::kWeights));
+    FIVEFOLD_ASSIGN(const CheckpointReader reader,
+                    open_checkpoint(request, preparation.inventory, weights, Restore::kWeights));
     preparation.weights_from = reader.folder();
     return Ok{};
   }
@@ -83,13 +85,19 @@ Result<Preparation> prepare(const TrainRequest& request) {
 
 class RankTrainer {
  public:
-  RankTrainer(const TrainRequest& request, const Preparation& preparation, Communicator& communicator, MemoryLedger& ledger,
-              TrainResult& result)
-      : request_(request), config_(request.config.config), preparation_(preparation), ledger_(ledger), result_(result),
-        rss_before_model_(resident_bytes()), session_(request.model, preparation.inventory, request.config, communicator),
+  RankTrainer(const TrainRequest& request, const Preparation& preparation, Communicator& communicator,
+              MemoryLedger& ledger, TrainResult& result)
+      : request_(request),
+        config_(request.config.config),
+        preparation_(preparation),
+        ledger_(ledger),
+        result_(result),
+        rss_before_model_(resident_bytes()),
+        session_(request.model, preparation.inventory, request.config, communicator),
         recorder_(session_, ledger, request.run_directory, request.model_config,
                   preparation.resume_from.empty() ? std::nullopt : std::optional(preparation.resumed.step)),
-        writer_(request.run_directory / "checkpoints", {.keep = static_cast<int>(config_.checkpoint.keep), .observer = {}}) {}
+        writer_(request.run_directory / "checkpoints",
+                {.keep = static_cast<int>(config_.checkpoint.keep), .observer = {}}) {}
 
   void run() {
     load_weights();
@@ -177,9 +185,9 @@ class RankTrainer {
     std::string ranks;
     for (size_t rank = 0; rank < all.size(); ++rank)
       if (!all[rank].empty()) ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
-    const std::string text = step + ": loss " + std::to_string(outcome.loss) + ", gradient norm " +
-                             std::to_string(outcome.grad_norm) +
-                             (ranks.empty() ? ": a gradient is not finite" : ": the loss is not finite on rank " + ranks);
+    const std::string text =
+        step + ": loss " + std::to_string(outcome.loss) + ", gradient norm " + std::to_string(outcome.grad_norm) +
+        (ranks.empty() ? ": a gradient is not finite" : ": the loss is not finite on rank " + ranks);
     recorder_.writer().write(EventRecord{EventKind::kNonFinite, state_.step, recorder_.seconds(), text});
     throw std::runtime_error(text + "; the weights are those before this step, the last checkpoint is whole");
   }
@@ -194,10 +202,11 @@ class RankTrainer {
       sums[0] += part.loss_sum;
       sums[1] += static_cast<double>(part.valid_tokens);
     }
-    session_.communicator().all_reduce(session_.groups().data, {sums, sizeof sums, DType::kFloat64, {}}, Reduction::kSum,
-                                       Purpose::kControl);
+    session_.communicator().all_reduce(session_.groups().data, {sums, sizeof sums, DType::kFloat64, {}},
+                                       Reduction::kSum, Purpose::kControl);
     const double loss = sums[1] > 0 ? sums[0] / sums[1] : 0;
-    recorder_.writer().write(EvaluationRecord{state_.step, loss, static_cast<int64_t>(sums[1]), begin, recorder_.seconds() - begin});
+    recorder_.writer().write(
+        EvaluationRecord{state_.step, loss, static_cast<int64_t>(sums[1]), begin, recorder_.seconds() - begin});
     if (root() && request_.on_evaluation) request_.on_evaluation(state_.step, loss);
   }
 
@@ -215,7 +224,8 @@ class RankTrainer {
     session_.interpreter().finish_parameter_gathers();
     const bool finished = state_.step >= config_.run.steps;
     if (stopped && !finished)
-      recorder_.writer().write(EventRecord{EventKind::kStopRequested, state_.step, recorder_.seconds(), "stopped on request"});
+      recorder_.writer().write(
+          EventRecord{EventKind::kStopRequested, state_.step, recorder_.seconds(), "stopped on request"});
     if (root()) {
       recorder_.writer().write(ProcessRecord{preparation_.rss_idle, rss_before_model_, peak_resident_bytes(),
                                              session_.communicator().size()});
@@ -237,7 +247,7 @@ class RankTrainer {
   RankRecorder recorder_;
   CheckpointWriter writer_;
   RunState state_;
-  int64_t updates_ = 0;   // optimizer steps applied: skipped ones do not count
+  int64_t updates_ = 0;  // optimizer steps applied: skipped ones do not count
 };
 
 }  // namespace

@@ -7,16 +7,23 @@ namespace {
 
 const char* format_name(DataFormat format) {
   switch (format) {
-    case DataFormat::kText: return "text";
-    case DataFormat::kJsonl: return "jsonl";
-    case DataFormat::kMegatron: return "tokens";
+    case DataFormat::kText:
+      return "text";
+    case DataFormat::kJsonl:
+      return "jsonl";
+    case DataFormat::kMegatron:
+      return "tokens";
   }
   FIVEFOLD_CHECK(false);
 }
 
 MicrobatchTokens microbatch_of(TokenBatch batch) {
-  MicrobatchTokens tokens{.rows = batch.rows, .sequence = batch.sequence, .input_ids = std::move(batch.input_ids),
-                          .targets = std::move(batch.targets), .positions = std::move(batch.positions), .cu_seqlens = {0}};
+  MicrobatchTokens tokens{.rows = batch.rows,
+                          .sequence = batch.sequence,
+                          .input_ids = std::move(batch.input_ids),
+                          .targets = std::move(batch.targets),
+                          .positions = std::move(batch.positions),
+                          .cu_seqlens = {0}};
   for (const auto& row : batch.document_lengths)
     for (const int32_t length : row) tokens.cu_seqlens.push_back(tokens.cu_seqlens.back() + length);
   return tokens;
@@ -35,10 +42,15 @@ Result<TrainingData> TrainingData::open(const ResolvedConfig& config, const Mode
   const DataConfig& data = config.config.data;
   FIVEFOLD_ASSIGN(const auto tokenizer, load_tokenizer(data.tokenizer));
   if (tokenizer->vocab_size() > model.vocab)
-    return Error{"data.tokenizer", data.tokenizer + " has " + std::to_string(tokenizer->vocab_size()) +
-                 " tokens, the model's vocabulary " + std::to_string(model.vocab), "use the tokenizer that belongs to the model"};
-  DatasetOptions options{.source = data.train, .format = format_name(data.format), .sequence = config.config.batch.sequence,
-                         .packing = config.config.batch.packing, .cache_folder = cache_folder};
+    return Error{"data.tokenizer",
+                 data.tokenizer + " has " + std::to_string(tokenizer->vocab_size()) +
+                     " tokens, the model's vocabulary " + std::to_string(model.vocab),
+                 "use the tokenizer that belongs to the model"};
+  DatasetOptions options{.source = data.train,
+                         .format = format_name(data.format),
+                         .sequence = config.config.batch.sequence,
+                         .packing = config.config.batch.packing,
+                         .cache_folder = cache_folder};
   FIVEFOLD_ASSIGN(Dataset train, open_dataset(options, *tokenizer));
   const SampleOrder order(train.num_samples(), static_cast<uint64_t>(data.seed));
   TrainingData result(std::move(train), order);
@@ -51,12 +63,14 @@ Result<TrainingData> TrainingData::open(const ResolvedConfig& config, const Mode
 }
 
 std::vector<MicrobatchTokens> TrainingData::step(const ResolvedConfig& config, int data_rank, int64_t consumed) const {
-  const BatchLayout layout{.global_batch = config.config.batch.global, .micro_batch = config.config.batch.micro,
-                           .dp = config.config.parallel.dp, .dp_rank = data_rank};
+  const BatchLayout layout{.global_batch = config.config.batch.global,
+                           .micro_batch = config.config.batch.micro,
+                           .dp = config.config.parallel.dp,
+                           .dp_rank = data_rank};
   std::vector<MicrobatchTokens> microbatches;
   for (int64_t m = 0; m < config.num_microbatches; ++m)
-    microbatches.push_back(microbatch_of(
-        value_or_throw(train_.batch(order_, layout.first_position(consumed, m), layout.micro_batch))));
+    microbatches.push_back(
+        microbatch_of(value_or_throw(train_.batch(order_, layout.first_position(consumed, m), layout.micro_batch))));
   return microbatches;
 }
 

@@ -34,8 +34,8 @@ class UnitBuffers {
   const at::Tensor& grads() const { return grads_; }
 
   // ---- this rank's shard, [shard_numel] ----
-  at::Tensor params_shard() const;   // in the working dtype
-  at::Tensor master_shard() const;   // fp32: the master weights, or the weights themselves in an fp32 run
+  at::Tensor params_shard() const;  // in the working dtype
+  at::Tensor master_shard() const;  // fp32: the master weights, or the weights themselves in an fp32 run
   at::Tensor grads_shard() const;
   const at::Tensor& moment1() const { return moment1_; }
   const at::Tensor& moment2() const { return moment2_; }

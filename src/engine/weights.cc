@@ -25,7 +25,11 @@ Result<HubTensor> find_tensor(const HubFolder& folder, const ParameterEntry& ent
       return Error{where, "has shape " + shape_text(tensor.info.shape) + ", the model needs " + shape_text(expected),
                    "use the config.json that belongs to these weights"};
     switch (tensor.info.dtype) {
-      case DType::kFloat32: case DType::kFloat16: case DType::kBFloat16: case DType::kFloat64: return tensor;
+      case DType::kFloat32:
+      case DType::kFloat16:
+      case DType::kBFloat16:
+      case DType::kFloat64:
+        return tensor;
       default:
         return Error{where, "is " + std::string(to_string(tensor.info.dtype)) + ", not a floating-point tensor",
                      "convert the weights to bf16 or fp32"};

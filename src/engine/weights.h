@@ -15,8 +15,8 @@ namespace fivefold {
 // Errors name the file and tensor: missing, other shape, a dtype that is not a floating point one.
 Status load_hub_weights(const HubFolder& folder, const Inventory& inventory, TrainingExecutor& executor);
 
-// Whether the folder holds every tensor of the inventory in the right shape: what load_hub_weights would say, before any
-// rank starts.
+// Whether the folder holds every tensor of the inventory in the right shape: what load_hub_weights would say, before
+// any rank starts.
 Status check_hub_weights(const HubFolder& folder, const Inventory& inventory);
 
 // Cuts a packed parameter's values [rows, cols] into its Hub tensors, transposed where the disk has them so.

@@ -85,15 +85,15 @@ void add_goodput(Rows& rows, const PlannedRun& run) {
   add(rows, "goodput", RowUnit::kShare, std::nullopt, share(wall.steps_s)).cause =
       format_seconds(wall.steps_s) + " of steps in " + format_seconds(wall.total_s);
   add(rows, "lost.checkpoints", RowUnit::kShare, std::nullopt, share(wall.checkpoints_s)).cause =
-      checkpoints == 0 ? ""
-                       : std::to_string(checkpoints) + " x " +
-                             format_seconds(wall.checkpoints_s / static_cast<double>(checkpoints));
+      checkpoints == 0
+          ? ""
+          : std::to_string(checkpoints) + " x " + format_seconds(wall.checkpoints_s / static_cast<double>(checkpoints));
   add(rows, "lost.evaluations", RowUnit::kShare, std::nullopt, share(wall.evaluations_s));
   add(rows, "lost.restarts", RowUnit::kShare, std::nullopt, share(wall.repeated_s + wall.down_s)).cause =
       wall.restarts == 0 ? ""
-                         : "restarts: " + std::to_string(wall.restarts) + ", steps done again: " +
-                               std::to_string(wall.repeated_steps) + " (" + format_seconds(wall.repeated_s) +
-                               "), down for " + format_seconds(wall.down_s);
+                         : "restarts: " + std::to_string(wall.restarts) +
+                               ", steps done again: " + std::to_string(wall.repeated_steps) + " (" +
+                               format_seconds(wall.repeated_s) + "), down for " + format_seconds(wall.down_s);
   add(rows, "lost.start_up", RowUnit::kShare, std::nullopt, share(wall.start_up_s)).cause =
       format_seconds(wall.start_up_s) + " before the first step";
   add(rows, "lost.other", RowUnit::kShare, std::nullopt, share(wall.other_s)).cause =

@@ -37,7 +37,10 @@ CallOptions async_call() { return {.mode = Mode::kAsync, .stream = {}, .keep_ali
 
 Interpreter::Interpreter(Communicator& communicator, const Groups& groups, const ShardingPolicy& sharding,
                          StageExecutor& executor)
-    : communicator_(communicator), groups_(groups), sharding_(sharding), executor_(executor),
+    : communicator_(communicator),
+      groups_(groups),
+      sharding_(sharding),
+      executor_(executor),
       origin_s_(clock_seconds(CLOCK_MONOTONIC)) {
   FIVEFOLD_CHECK(groups_.shard.size() == sharding_.shards && groups_.replicate.size() == sharding_.replicas);
 }
@@ -90,7 +93,8 @@ void Interpreter::wait_all(std::vector<Work>& works) {
 // The wish to stop travels with the count, so that all ranks leave the loop after the same step.
 void Interpreter::count_tokens() {
   int64_t values[2] = {executor_.local_valid_tokens(), request_stop_ ? 1 : 0};
-  communicator_.all_reduce(groups_.data, {values, sizeof values, DType::kInt64, {}}, Reduction::kSum, Purpose::kTokenCount);
+  communicator_.all_reduce(groups_.data, {values, sizeof values, DType::kInt64, {}}, Reduction::kSum,
+                           Purpose::kTokenCount);
   outcome_.valid_tokens = values[0];
   outcome_.stop_requested = values[1] > 0;
   executor_.set_global_valid_tokens(values[0]);
@@ -108,17 +112,18 @@ void Interpreter::reduce(const Instruction& instruction) {
   const Buffer grads = executor_.grads(instruction.unit);
   Buffer shard = grads;
   if (sharding_.shards_grads()) {
-    works.push_back(communicator_.reduce_scatter(
-        groups_.shard, executor_.transient_grads(instruction.unit), grads, Reduction::kSum, Purpose::kGradients, async_call(),
-        instruction.accumulate ? Output::kAccumulate : Output::kOverwrite));
+    works.push_back(communicator_.reduce_scatter(groups_.shard, executor_.transient_grads(instruction.unit), grads,
+                                                 Reduction::kSum, Purpose::kGradients, async_call(),
+                                                 instruction.accumulate ? Output::kAccumulate : Output::kOverwrite));
   } else {
     shard = part(grads, sharding_.shards, groups_.shard.rank());
     if (sharding_.shards > 1)
-      works.push_back(
-          communicator_.reduce_scatter(groups_.shard, grads, shard, Reduction::kSum, Purpose::kGradients, async_call()));
+      works.push_back(communicator_.reduce_scatter(groups_.shard, grads, shard, Reduction::kSum, Purpose::kGradients,
+                                                   async_call()));
   }
   if (instruction.last && sharding_.replicas > 1)
-    works.push_back(communicator_.all_reduce(groups_.replicate, shard, Reduction::kSum, Purpose::kGradients, async_call()));
+    works.push_back(
+        communicator_.all_reduce(groups_.replicate, shard, Reduction::kSum, Purpose::kGradients, async_call()));
 }
 
 // What is thrown here unwinds the executor, whose buffers the comm thread and the peers may be using: the abort ends
@@ -135,22 +140,44 @@ void Interpreter::run(const Instruction& instruction) {
 void Interpreter::execute(const Instruction& instruction) {
   const int unit = instruction.unit;
   switch (instruction.op) {
-    case Opcode::kCountTokens: count_tokens(); return;
-    case Opcode::kWaitParameters: at_unit(parameter_gathers_, unit).wait_host(); return;
+    case Opcode::kCountTokens:
+      count_tokens();
+      return;
+    case Opcode::kWaitParameters:
+      at_unit(parameter_gathers_, unit).wait_host();
+      return;
     case Opcode::kUnshard:
       executor_.allocate_unsharded(unit);
-      at_unit(unshards_, unit) = communicator_.all_gather(groups_.shard, executor_.params(unit),
-                                                          executor_.unsharded_params(unit), Purpose::kParameters, async_call());
+      at_unit(unshards_, unit) = communicator_.all_gather(
+          groups_.shard, executor_.params(unit), executor_.unsharded_params(unit), Purpose::kParameters, async_call());
       return;
-    case Opcode::kWaitUnshard: at_unit(unshards_, unit).wait_host(); return;
-    case Opcode::kReshard: executor_.free_unsharded(unit); return;
-    case Opcode::kForward: executor_.forward(unit, instruction.microbatch, instruction.keep); return;
-    case Opcode::kRecompute: executor_.recompute(unit, instruction.microbatch, instruction.output_unused); return;
-    case Opcode::kLoss: executor_.loss(unit, instruction.microbatch, instruction.accumulate); return;
-    case Opcode::kAllocateGrads: executor_.allocate_transient_grads(unit); return;
-    case Opcode::kBackward: executor_.backward(unit, instruction.microbatch, instruction.accumulate); return;
-    case Opcode::kAccumulateGrads: executor_.accumulate_grads(unit, instruction.accumulate); return;
-    case Opcode::kReduceGrads: reduce(instruction); return;
+    case Opcode::kWaitUnshard:
+      at_unit(unshards_, unit).wait_host();
+      return;
+    case Opcode::kReshard:
+      executor_.free_unsharded(unit);
+      return;
+    case Opcode::kForward:
+      executor_.forward(unit, instruction.microbatch, instruction.keep);
+      return;
+    case Opcode::kRecompute:
+      executor_.recompute(unit, instruction.microbatch, instruction.output_unused);
+      return;
+    case Opcode::kLoss:
+      executor_.loss(unit, instruction.microbatch, instruction.accumulate);
+      return;
+    case Opcode::kAllocateGrads:
+      executor_.allocate_transient_grads(unit);
+      return;
+    case Opcode::kBackward:
+      executor_.backward(unit, instruction.microbatch, instruction.accumulate);
+      return;
+    case Opcode::kAccumulateGrads:
+      executor_.accumulate_grads(unit, instruction.accumulate);
+      return;
+    case Opcode::kReduceGrads:
+      reduce(instruction);
+      return;
     case Opcode::kWaitReduce:
       wait_all(at_unit(reductions_, unit));
       if (sharding_.shards_grads()) executor_.free_transient_grads(unit);

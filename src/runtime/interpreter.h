@@ -20,23 +20,24 @@ struct InstructionTime {
 };
 
 struct StepOutcome {
-  int64_t valid_tokens = 0;   // of the global batch
-  double loss = 0;            // sum over valid tokens / valid tokens; 0 without any
-  double grad_norm = 0;       // before clipping
+  int64_t valid_tokens = 0;  // of the global batch
+  double loss = 0;           // sum over valid tokens / valid tokens; 0 without any
+  double grad_norm = 0;      // before clipping
   double seconds = 0;
   bool stop_requested = false;  // by any rank, before the step
-  bool updated = true;        // false: a batch without valid tokens, or `accept` refused: no optimizer step was made
+  bool updated = true;          // false: a batch without valid tokens, or `accept` refused: no optimizer step was made
 };
 
 class Interpreter {
  public:
   struct Groups {
-    Group data;       // dp x cp: all ranks that hold the same weights
+    Group data;  // dp x cp: all ranks that hold the same weights
     Group shard;
     Group replicate;
   };
 
-  Interpreter(Communicator& communicator, const Groups& groups, const ShardingPolicy& sharding, StageExecutor& executor);
+  Interpreter(Communicator& communicator, const Groups& groups, const ShardingPolicy& sharding,
+              StageExecutor& executor);
   // Waits for the calls in flight: their buffers are the executor's, which ends next.
   ~Interpreter();
   Interpreter(const Interpreter&) = delete;
@@ -46,7 +47,8 @@ class Interpreter {
   // change; when it says no, they stay as they are.
   // `request_stop`: this rank wants the run to end; every rank learns of it in this step's outcome.
   // Throws what the executor or the communicator throws; the communicators are aborted then.
-  StepOutcome run_step(const Program& program, const std::function<bool(double loss, double grad_norm)>& accept = nullptr,
+  StepOutcome run_step(const Program& program,
+                       const std::function<bool(double loss, double grad_norm)>& accept = nullptr,
                        bool request_stop = false);
 
   // Runs an evaluation program; the executor has accumulated its loss afterwards.
@@ -70,9 +72,9 @@ class Interpreter {
   Groups groups_;
   ShardingPolicy sharding_;
   StageExecutor& executor_;
-  std::vector<Work> parameter_gathers_;         // by unit
-  std::vector<Work> unshards_;                  // by unit
-  std::vector<std::vector<Work>> reductions_;   // by unit
+  std::vector<Work> parameter_gathers_;        // by unit
+  std::vector<Work> unshards_;                 // by unit
+  std::vector<std::vector<Work>> reductions_;  // by unit
   std::vector<InstructionTime> times_;
   StepOutcome outcome_;
   bool request_stop_ = false;

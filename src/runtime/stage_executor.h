@@ -1,5 +1,5 @@
-// StageExecutor: what the runtime needs from an engine to run a Program on one rank: computation on units, and access to
-// the buffers that collectives read and write. It does no communication itself. One thread per object.
+// StageExecutor: what the runtime needs from an engine to run a Program on one rank: computation on units, and access
+// to the buffers that collectives read and write. It does no communication itself. One thread per object.
 #pragma once
 
 #include <cstdint>
@@ -26,17 +26,17 @@ class StageExecutor {
   virtual void free_unsharded(int unit) = 0;
   virtual void allocate_transient_grads(int unit) = 0;  // padding between parameters is zero
   virtual void free_transient_grads(int unit) = 0;
-  virtual Buffer unsharded_params(int unit) = 0;        // ZeRO-3: the gathered unit
-  virtual Buffer params(int unit) = 0;                  // persistent weights: full, or the shard at ZeRO-3
+  virtual Buffer unsharded_params(int unit) = 0;  // ZeRO-3: the gathered unit
+  virtual Buffer params(int unit) = 0;            // persistent weights: full, or the shard at ZeRO-3
   virtual Buffer transient_grads(int unit) = 0;
-  virtual Buffer grads(int unit) = 0;                   // persistent gradient: full, or the shard at ZeRO-2/3
+  virtual Buffer grads(int unit) = 0;  // persistent gradient: full, or the shard at ZeRO-2/3
 
   // ---- scalars of a step ----
   virtual int64_t local_valid_tokens() const = 0;
   virtual void set_global_valid_tokens(int64_t tokens) = 0;
-  virtual double local_loss_sum() const = 0;            // over this rank's valid tokens
-  virtual double local_squared_grad_norm() = 0;         // over this rank's shard
-  virtual void set_grad_norm(double norm) = 0;          // fixes the clipping factor of the step
+  virtual double local_loss_sum() const = 0;     // over this rank's valid tokens
+  virtual double local_squared_grad_norm() = 0;  // over this rank's shard
+  virtual void set_grad_norm(double norm) = 0;   // fixes the clipping factor of the step
 };
 
 }  // namespace fivefold

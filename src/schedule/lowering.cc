@@ -43,7 +43,9 @@ class Lowering {
 
  private:
   void emit(const Instruction& instruction) { program_.instructions.push_back(instruction); }
-  void plan(const Instruction& instruction, std::vector<int> reads) { steps_.push_back({instruction, std::move(reads)}); }
+  void plan(const Instruction& instruction, std::vector<int> reads) {
+    steps_.push_back({instruction, std::move(reads)});
+  }
 
   std::vector<int> loss_reads() const {
     if (inventory_.tied_embeddings) return {inventory_.embedding(), inventory_.head()};
@@ -67,20 +69,32 @@ class Lowering {
 
   void plan_backward(int microbatch) {
     const bool accumulate = microbatch > 0, last = microbatch == program_.num_microbatches - 1;
-    plan({.op = Opcode::kLoss, .unit = inventory_.head(), .microbatch = microbatch, .accumulate = accumulate, .last = last},
+    plan({.op = Opcode::kLoss,
+          .unit = inventory_.head(),
+          .microbatch = microbatch,
+          .accumulate = accumulate,
+          .last = last},
          loss_reads());
     for (int layer = num_layers() - 1; layer >= 0; --layer) {
       if (options_.recompute_every > 0 && layer == segment_end(layer) - 1) {
         for (int again = segment_begin(layer); again <= layer; ++again)
-          plan({.op = Opcode::kRecompute, .unit = layer_unit(again), .microbatch = microbatch,
+          plan({.op = Opcode::kRecompute,
+                .unit = layer_unit(again),
+                .microbatch = microbatch,
                 .output_unused = again == layer},
                {layer_unit(again)});
       }
-      plan({.op = Opcode::kBackward, .unit = layer_unit(layer), .microbatch = microbatch, .accumulate = accumulate,
+      plan({.op = Opcode::kBackward,
+            .unit = layer_unit(layer),
+            .microbatch = microbatch,
+            .accumulate = accumulate,
             .last = last},
            {layer_unit(layer)});
     }
-    plan({.op = Opcode::kBackward, .unit = inventory_.embedding(), .microbatch = microbatch, .accumulate = accumulate,
+    plan({.op = Opcode::kBackward,
+          .unit = inventory_.embedding(),
+          .microbatch = microbatch,
+          .accumulate = accumulate,
           .last = last},
          {});
   }
@@ -172,8 +186,11 @@ class Lowering {
   // most two transient gradients are alive.
   void emit_reduction(const Instruction& instruction) {
     const ShardingPolicy& sharding = options_.sharding;
-    const Instruction reduce{.op = Opcode::kReduceGrads, .unit = instruction.unit, .microbatch = instruction.microbatch,
-                             .accumulate = instruction.accumulate, .last = instruction.last};
+    const Instruction reduce{.op = Opcode::kReduceGrads,
+                             .unit = instruction.unit,
+                             .microbatch = instruction.microbatch,
+                             .accumulate = instruction.accumulate,
+                             .last = instruction.last};
     if (sharding.shards_grads()) {
       pending_reductions_.push_back(instruction.unit);
       emit(reduce);
@@ -210,8 +227,9 @@ Program lower_evaluation(const Inventory& inventory, const LoweringOptions& opti
 
 std::string_view to_string(Opcode op) {
   static constexpr std::string_view kNames[] = {
-      "count_tokens", "wait_parameters", "unshard",          "wait_unshard", "reshard",     "forward",   "recompute",      "loss",
-      "allocate_grads", "backward",      "accumulate_grads", "reduce_grads", "wait_reduce", "grad_norm", "optimizer_step", "gather_parameters"};
+      "count_tokens",   "wait_parameters",  "unshard",  "wait_unshard",     "reshard",      "forward",     "recompute",
+      "loss",           "allocate_grads",   "backward", "accumulate_grads", "reduce_grads", "wait_reduce", "grad_norm",
+      "optimizer_step", "gather_parameters"};
   return kNames[static_cast<size_t>(op)];
 }
 

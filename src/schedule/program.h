@@ -1,5 +1,5 @@
-// Program: the instruction list of one optimizer step on one rank. A Schedule is lowered to it once; the planner replays
-// it (memory, traffic, time), the runtime executes it, the record is of it. Buffers are allocated and freed at
+// Program: the instruction list of one optimizer step on one rank. A Schedule is lowered to it once; the planner
+// replays it (memory, traffic, time), the runtime executes it, the record is of it. Buffers are allocated and freed at
 // instructions, never on completion, so peak memory does not depend on timing. Derivation: docs/engine.md.
 #pragma once
 
@@ -16,22 +16,22 @@
 namespace fivefold {
 
 enum class Opcode : uint8_t {
-  kCountTokens,      // all-reduce of the number of valid tokens of the step
-  kWaitParameters,   // ZeRO-1/2: the gather of this unit's updated weights (issued by the step before) has arrived
-  kUnshard,          // ZeRO-3: allocate the full unit and start gathering it
-  kWaitUnshard,      // the gathered unit can be read
-  kReshard,          // free the gathered unit
-  kForward,          // unit, microbatch, keep
-  kRecompute,        // forward again, keeping what backward needs
-  kLoss,             // head: forward and backward
-  kAllocateGrads,    // allocate the unit's transient gradient buffer (unsharded_grads)
-  kBackward,         // unit, microbatch: input and weight gradient
-  kAccumulateGrads,  // ZeRO-0/1 with wider gradients: add the transient gradient, free it
-  kReduceGrads,      // start reducing the unit's gradient (over the shard group, then, last, over the replicas)
-  kWaitReduce,       // the reduction is complete; frees the transient gradient (ZeRO-2/3)
-  kGradNorm,         // clipping norm: local sum of squares, all-reduce
-  kOptimizerStep,    // update this rank's shard of the unit
-  kGatherParameters, // ZeRO-1/2: start gathering the updated unit
+  kCountTokens,       // all-reduce of the number of valid tokens of the step
+  kWaitParameters,    // ZeRO-1/2: the gather of this unit's updated weights (issued by the step before) has arrived
+  kUnshard,           // ZeRO-3: allocate the full unit and start gathering it
+  kWaitUnshard,       // the gathered unit can be read
+  kReshard,           // free the gathered unit
+  kForward,           // unit, microbatch, keep
+  kRecompute,         // forward again, keeping what backward needs
+  kLoss,              // head: forward and backward
+  kAllocateGrads,     // allocate the unit's transient gradient buffer (unsharded_grads)
+  kBackward,          // unit, microbatch: input and weight gradient
+  kAccumulateGrads,   // ZeRO-0/1 with wider gradients: add the transient gradient, free it
+  kReduceGrads,       // start reducing the unit's gradient (over the shard group, then, last, over the replicas)
+  kWaitReduce,        // the reduction is complete; frees the transient gradient (ZeRO-2/3)
+  kGradNorm,          // clipping norm: local sum of squares, all-reduce
+  kOptimizerStep,     // update this rank's shard of the unit
+  kGatherParameters,  // ZeRO-1/2: start gathering the updated unit
 };
 std::string_view to_string(Opcode);
 
@@ -39,10 +39,10 @@ struct Instruction {
   Opcode op = Opcode::kForward;
   int unit = -1;
   int microbatch = -1;
-  Keep keep = Keep::kAll;        // kForward
-  bool output_unused = false;    // kRecompute: the last layer of its segment
-  bool accumulate = false;       // kLoss, kBackward, kAccumulateGrads, kReduceGrads: add to what earlier microbatches left
-  bool last = false;             // kReduceGrads: nothing follows this step, so replicas are reduced too
+  Keep keep = Keep::kAll;      // kForward
+  bool output_unused = false;  // kRecompute: the last layer of its segment
+  bool accumulate = false;  // kLoss, kBackward, kAccumulateGrads, kReduceGrads: add to what earlier microbatches left
+  bool last = false;        // kReduceGrads: nothing follows this step, so replicas are reduced too
 };
 
 struct Program {
@@ -52,8 +52,8 @@ struct Program {
 
 struct LoweringOptions {
   ShardingPolicy sharding;
-  int recompute_every = 0;       // layers per recomputed segment; 0: no recompute
-  int prefetch = 1;              // ZeRO-3: compute instructions between the start of a gather and its first use
+  int recompute_every = 0;  // layers per recomputed segment; 0: no recompute
+  int prefetch = 1;         // ZeRO-3: compute instructions between the start of a gather and its first use
 };
 
 // Lowers the actions of pipeline rank 0 of a one-stage schedule. REQUIRES: a checked schedule with one stage and chunk.

@@ -30,19 +30,20 @@ LoweringOptions zero(int level, int shards, int recompute_every = 0) {
 
 TEST(Lowering, Zero3GathersAheadAndReducesBehind) {
   const Inventory inventory = two_layers(false);
-  EXPECT_EQ(listing(lower(sequential_schedule(1), inventory, zero(3, 2)), inventory),
-            "count_tokens\n"
-            "unshard embedding\nunshard layers.0\nwait_unshard embedding\nforward embedding #0\nreshard embedding\n"
-            "unshard layers.1\nwait_unshard layers.0\nforward layers.0 #0\nreshard layers.0\n"
-            "unshard head\nwait_unshard layers.1\nforward layers.1 #0\nreshard layers.1\n"
-            "unshard layers.1\nwait_unshard head\nallocate_grads head #0\nloss head #0\nreshard head\nreduce_grads head #0\n"
-            "unshard layers.0\nwait_unshard layers.1\nallocate_grads layers.1 #0\nbackward layers.1 #0\nreshard layers.1\n"
-            "wait_reduce head\nreduce_grads layers.1 #0\n"
-            "wait_unshard layers.0\nallocate_grads layers.0 #0\nbackward layers.0 #0\nreshard layers.0\n"
-            "wait_reduce layers.1\nreduce_grads layers.0 #0\n"
-            "allocate_grads embedding #0\nbackward embedding #0\nwait_reduce layers.0\nreduce_grads embedding #0\n"
-            "wait_reduce embedding\ngrad_norm\n"
-            "optimizer_step embedding\noptimizer_step layers.0\noptimizer_step layers.1\noptimizer_step head\n");
+  EXPECT_EQ(
+      listing(lower(sequential_schedule(1), inventory, zero(3, 2)), inventory),
+      "count_tokens\n"
+      "unshard embedding\nunshard layers.0\nwait_unshard embedding\nforward embedding #0\nreshard embedding\n"
+      "unshard layers.1\nwait_unshard layers.0\nforward layers.0 #0\nreshard layers.0\n"
+      "unshard head\nwait_unshard layers.1\nforward layers.1 #0\nreshard layers.1\n"
+      "unshard layers.1\nwait_unshard head\nallocate_grads head #0\nloss head #0\nreshard head\nreduce_grads head #0\n"
+      "unshard layers.0\nwait_unshard layers.1\nallocate_grads layers.1 #0\nbackward layers.1 #0\nreshard layers.1\n"
+      "wait_reduce head\nreduce_grads layers.1 #0\n"
+      "wait_unshard layers.0\nallocate_grads layers.0 #0\nbackward layers.0 #0\nreshard layers.0\n"
+      "wait_reduce layers.1\nreduce_grads layers.0 #0\n"
+      "allocate_grads embedding #0\nbackward embedding #0\nwait_reduce layers.0\nreduce_grads embedding #0\n"
+      "wait_reduce embedding\ngrad_norm\n"
+      "optimizer_step embedding\noptimizer_step layers.0\noptimizer_step layers.1\noptimizer_step head\n");
 }
 
 TEST(Lowering, Zero1ReducesOnlyTheLastMicrobatchAndGathersAfterTheStep) {
@@ -67,15 +68,18 @@ TEST(Lowering, RecomputedSegmentKeepsItsUnitsGatheredUntilBackward) {
   const Inventory inventory = two_layers(false);
   const std::string text = listing(lower(sequential_schedule(1), inventory, zero(3, 2, 2)), inventory);
   const std::string expected =
-      "recompute layers.0 #0\nwait_reduce head\nwait_unshard layers.1\nrecompute layers.1 #0\nallocate_grads layers.1 #0\n"
-      "backward layers.1 #0\nreshard layers.1\nreduce_grads layers.1 #0\nallocate_grads layers.0 #0\nbackward layers.0 #0\n";
+      "recompute layers.0 #0\nwait_reduce head\nwait_unshard layers.1\nrecompute layers.1 #0\nallocate_grads layers.1 "
+      "#0\n"
+      "backward layers.1 #0\nreshard layers.1\nreduce_grads layers.1 #0\nallocate_grads layers.0 #0\nbackward layers.0 "
+      "#0\n";
   EXPECT_NE(text.find(expected), std::string::npos) << text;
 }
 
 TEST(Lowering, TiedEmbeddingGradientLivesFromLossToEmbedding) {
   const Inventory inventory = two_layers(true);
   const std::string text = listing(lower(sequential_schedule(1), inventory, zero(2, 2)), inventory);
-  EXPECT_NE(text.find("allocate_grads embedding #0\nallocate_grads head #0\nloss head #0\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("allocate_grads embedding #0\nallocate_grads head #0\nloss head #0\n"), std::string::npos)
+      << text;
   EXPECT_NE(text.find("reduce_grads layers.0 #0\nbackward embedding #0\n"), std::string::npos) << text;
 }
 

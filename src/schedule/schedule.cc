@@ -18,8 +18,8 @@ Schedule sequential_schedule(int num_microbatches) {
 
 std::string to_string(const ScheduleAction& action) {
   static constexpr const char* kNames[] = {"F", "BW", "B", "W", "FB", "SendF", "RecvF", "SendB", "RecvB"};
-  return std::string(kNames[static_cast<size_t>(action.op)]) + "(chunk " + std::to_string(action.chunk) + ", microbatch " +
-         std::to_string(action.microbatch) + ")";
+  return std::string(kNames[static_cast<size_t>(action.op)]) + "(chunk " + std::to_string(action.chunk) +
+         ", microbatch " + std::to_string(action.microbatch) + ")";
 }
 
 Status check_schedule(const Schedule& schedule) {
@@ -48,13 +48,15 @@ Status check_schedule(const Schedule& schedule) {
           if (input[i] == 0) return Error{where, to_string(action) + " comes before its input gradient", ""};
           if (weight[i]++ != 0) return Error{where, to_string(action) + " is there twice", ""};
           break;
-        default: break;
+        default:
+          break;
       }
     }
     for (size_t i = 0; i < count; ++i) {
       const int m = schedule.num_microbatches;
-      const ScheduleAction missing{forward[i] == 0 ? ScheduleOp::kForward : backward[i] == 0 ? ScheduleOp::kBackward
-                                                                                             : ScheduleOp::kBackwardWeight,
+      const ScheduleAction missing{forward[i] == 0    ? ScheduleOp::kForward
+                                   : backward[i] == 0 ? ScheduleOp::kBackward
+                                                      : ScheduleOp::kBackwardWeight,
                                    static_cast<int>(i) / m, static_cast<int>(i) % m};
       if (forward[i] == 0 || backward[i] == 0 || (input[i] != 0 && weight[i] == 0))
         return Error{"schedule rank " + std::to_string(rank), to_string(missing) + " is missing", ""};

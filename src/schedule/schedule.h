@@ -16,19 +16,22 @@ enum class ScheduleOp : uint8_t {
   kBackwardInput,   // B
   kBackwardWeight,  // W
   kOverlapped,      // FB: forward of one microbatch overlapped with backward of another
-  kSendForward, kRecvForward, kSendBackward, kRecvBackward,
+  kSendForward,
+  kRecvForward,
+  kSendBackward,
+  kRecvBackward,
 };
 
 struct ScheduleAction {
   ScheduleOp op = ScheduleOp::kForward;
-  int chunk = 0;       // model part on this rank
+  int chunk = 0;  // model part on this rank
   int microbatch = 0;
 };
 
 struct Schedule {
-  int num_stages = 1;         // p
-  int chunks_per_rank = 1;    // v
-  int num_microbatches = 1;   // m
+  int num_stages = 1;                              // p
+  int chunks_per_rank = 1;                         // v
+  int num_microbatches = 1;                        // m
   std::vector<std::vector<ScheduleAction>> ranks;  // per pipeline rank
 };
 

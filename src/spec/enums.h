@@ -14,15 +14,37 @@ namespace fivefold {
 // Element types of buffers. kUint8 also carries fp8, 4-bit and 8-bit codes.
 // kInt16, kInt8 and kBool exist only in model files.
 enum class DType : uint8_t {
-  kFloat32, kBFloat16, kFloat16, kFloat64, kInt32, kInt64, kUint8, kFloat8E4M3, kFloat8E5M2, kInt16, kInt8, kBool
+  kFloat32,
+  kBFloat16,
+  kFloat16,
+  kFloat64,
+  kInt32,
+  kInt64,
+  kUint8,
+  kFloat8E4M3,
+  kFloat8E5M2,
+  kInt16,
+  kInt8,
+  kBool
 };
 
 constexpr int64_t dtype_bytes(DType dtype) {
   switch (dtype) {
-    case DType::kFloat32: case DType::kInt32: return 4;
-    case DType::kBFloat16: case DType::kFloat16: case DType::kInt16: return 2;
-    case DType::kFloat64: case DType::kInt64: return 8;
-    case DType::kUint8: case DType::kFloat8E4M3: case DType::kFloat8E5M2: case DType::kInt8: case DType::kBool:
+    case DType::kFloat32:
+    case DType::kInt32:
+      return 4;
+    case DType::kBFloat16:
+    case DType::kFloat16:
+    case DType::kInt16:
+      return 2;
+    case DType::kFloat64:
+    case DType::kInt64:
+      return 8;
+    case DType::kUint8:
+    case DType::kFloat8E4M3:
+    case DType::kFloat8E5M2:
+    case DType::kInt8:
+    case DType::kBool:
       return 1;
   }
   FIVEFOLD_CHECK(false);
@@ -49,8 +71,18 @@ enum class Account : uint8_t {
 inline constexpr int kNumAccounts = 15;
 
 // What a collective does. Bytes sent per rank of n, for a full tensor of F bytes (padded to n equal chunks):
-// all_reduce 2 (n-1)/n F, reduce_scatter / all_gather / all_to_all (n-1)/n F, broadcast F from the root, send F, recv 0.
-enum class CollectiveKind : uint8_t { kAllReduce, kReduceScatter, kAllGather, kAllToAll, kBroadcast, kSend, kRecv, kBarrier };
+// all_reduce 2 (n-1)/n F, reduce_scatter / all_gather / all_to_all (n-1)/n F, broadcast F from the root, send F, recv
+// 0.
+enum class CollectiveKind : uint8_t {
+  kAllReduce,
+  kReduceScatter,
+  kAllGather,
+  kAllToAll,
+  kBroadcast,
+  kSend,
+  kRecv,
+  kBarrier
+};
 inline constexpr int kNumCollectiveKinds = 8;
 
 // Which ranks take part: the axes of RankGrid along which the members differ.
@@ -60,23 +92,27 @@ enum class GroupKind : uint8_t {
   kDpCp,       // dp x cp: the ranks that hold the same dense weights
   kShard,      // the ranks over which ZeRO shards one unit (part of dp x cp)
   kReplicate,  // HSDP: the ranks that hold the same shard
-  kTp, kCp, kPp,
+  kTp,
+  kCp,
+  kPp,
   kEmbedding,  // first and last pipeline stage, tied embeddings
-  kEtp, kEp, kEdp,
+  kEtp,
+  kEp,
+  kEdp,
 };
 inline constexpr int kNumGroupKinds = 12;
 
 // Why a collective happens.
 enum class Purpose : uint8_t {
-  kGradients,      // gradient reduction
-  kParameters,     // gathering weights: ZeRO-3 before use, ZeRO-1/2 after the step
-  kActivations,    // TP / SP / CP / EP / PP hand-over of activations
+  kGradients,    // gradient reduction
+  kParameters,   // gathering weights: ZeRO-3 before use, ZeRO-1/2 after the step
+  kActivations,  // TP / SP / CP / EP / PP hand-over of activations
   kActivationGradients,
-  kTokenCount,     // global number of valid tokens
-  kGradNorm,       // clipping norm
-  kLoss,           // logged loss
-  kControl,        // checkpoints, agreement, shut-down
-  kHash,           // replica comparison
+  kTokenCount,  // global number of valid tokens
+  kGradNorm,    // clipping norm
+  kLoss,        // logged loss
+  kControl,     // checkpoints, agreement, shut-down
+  kHash,        // replica comparison
 };
 inline constexpr int kNumPurposes = 9;
 

@@ -75,8 +75,8 @@ struct CollectivePoint {
   bool operator==(const CollectivePoint&) const = default;
 };
 
-// An operation that is not a matrix product: the sum of a fixed part, what its bytes (read and written) take and what its
-// floating-point operations take (attention; 0: no time of their own). What is counted: planner/work.h.
+// An operation that is not a matrix product: the sum of a fixed part, what its bytes (read and written) take and what
+// its floating-point operations take (attention; 0: no time of their own). What is counted: planner/work.h.
 enum class Pass : uint8_t { kForward, kBackward };
 struct OperationPoint {
   OperationKind operation = OperationKind::kNorm;

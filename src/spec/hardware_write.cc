@@ -50,10 +50,9 @@ std::string point_fields(const CollectivePoint& p) {
 std::string point_fields(const OperationPoint& p) {
   const std::string overhead = p.overhead_s > 0 ? fmt::format("overhead_s = {}, ", p.overhead_s) : "";
   const std::string flops = p.flops_per_s > 0 ? fmt::format(", flops_per_s = {}", p.flops_per_s) : "";
-  return fmt::format(
-      "operation = {}, pass = {}, dtype = {}, threads = {}, ranks = {}, {}bytes_per_s = {}{}",
-      word(operation_names(), p.operation), word(pass_names(), p.pass), toml_string(to_string(p.dtype)), p.threads,
-      p.ranks, overhead, p.bytes_per_s, flops);
+  return fmt::format("operation = {}, pass = {}, dtype = {}, threads = {}, ranks = {}, {}bytes_per_s = {}{}",
+                     word(operation_names(), p.operation), word(pass_names(), p.pass), toml_string(to_string(p.dtype)),
+                     p.threads, p.ranks, overhead, p.bytes_per_s, flops);
 }
 
 std::string point_fields(const StreamPoint& p) {

@@ -5,7 +5,9 @@
 namespace fivefold {
 namespace {
 
-bool is_transposed(const ParameterEntry& entry, const HubPart& part) { return part.transposed && entry.shape.size() > 1; }
+bool is_transposed(const ParameterEntry& entry, const HubPart& part) {
+  return part.transposed && entry.shape.size() > 1;
+}
 
 }  // namespace
 

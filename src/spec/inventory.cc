@@ -51,8 +51,7 @@ class UnitBuilder {
     }
     matrix(suffix + ".weight", weights, in, split);
     // The bias of a row-split linear is added once, after the reduction: replicated.
-    if (bias)
-      vector(suffix + ".bias", biases, split == Split::kRow ? Split::kReplicated : split, Initializer::kZeros);
+    if (bias) vector(suffix + ".bias", biases, split == Split::kRow ? Split::kReplicated : split, Initializer::kZeros);
   }
   void mark_expert() { unit_.parameters.back().expert = true; }
 
@@ -117,7 +116,8 @@ void add_latent_attention(UnitBuilder& unit, const MixerSpec& m, int64_t h) {
   }
   unit.linear("kv_down", {{"kv_down", m.kv_lora_rank + m.qk_rope_head_dim}}, h, Split::kReplicated, m.qkv_bias);
   unit.norm("kv_latent_norm", norm, m.kv_lora_rank);
-  unit.linear("kv_up", {{"kv_up", m.num_heads * (m.qk_nope_head_dim + m.v_head_dim)}}, m.kv_lora_rank, Split::kColumn, false);
+  unit.linear("kv_up", {{"kv_up", m.num_heads * (m.qk_nope_head_dim + m.v_head_dim)}}, m.kv_lora_rank, Split::kColumn,
+              false);
   unit.linear("out", {{"out", h}}, m.num_heads * m.v_head_dim, Split::kRow, m.out_bias);
 }
 
@@ -159,7 +159,8 @@ void add_moe(UnitBuilder& unit, const MlpSpec& m, int64_t h) {
   unit.matrix("experts.down.weight", {{"experts.down.weight", m.num_experts * h}}, m.expert_ffn, Split::kRow);
   unit.mark_expert();
   if (m.expert_bias) {
-    unit.vector("experts.down.bias", {{"experts.down.bias", m.num_experts * h}}, Split::kReplicated, Initializer::kZeros);
+    unit.vector("experts.down.bias", {{"experts.down.bias", m.num_experts * h}}, Split::kReplicated,
+                Initializer::kZeros);
     unit.mark_expert();
   }
   if (m.shared_ffn > 0) {
@@ -172,8 +173,10 @@ void add_moe(UnitBuilder& unit, const MlpSpec& m, int64_t h) {
 
 void add_mlp(UnitBuilder& unit, const MlpSpec& m, int64_t h) {
   switch (m.kind) {
-    case MlpKind::kNone: return;
-    case MlpKind::kMoe: return add_moe(unit, m, h);
+    case MlpKind::kNone:
+      return;
+    case MlpKind::kMoe:
+      return add_moe(unit, m, h);
     case MlpKind::kGated:
       unit.linear("gate_up", {{"gate", m.ffn}, {"up", m.ffn}}, h, Split::kColumn, m.bias);
       unit.linear("down", {{"down", h}}, m.ffn, Split::kRow, m.bias);
@@ -187,11 +190,16 @@ void add_mlp(UnitBuilder& unit, const MlpSpec& m, int64_t h) {
 
 void add_mixer(UnitBuilder& unit, const LayerSpec& layer, int64_t h) {
   switch (layer.mixer.kind) {
-    case MixerKind::kNone: return;
-    case MixerKind::kAttention: return add_attention(unit, layer.mixer, h, layer.norm);
-    case MixerKind::kLatentAttention: return add_latent_attention(unit, layer.mixer, h);
-    case MixerKind::kLinearAttention: return add_linear_attention(unit, layer.mixer, h);
-    case MixerKind::kMamba2: return add_mamba2(unit, layer.mixer, h);
+    case MixerKind::kNone:
+      return;
+    case MixerKind::kAttention:
+      return add_attention(unit, layer.mixer, h, layer.norm);
+    case MixerKind::kLatentAttention:
+      return add_latent_attention(unit, layer.mixer, h);
+    case MixerKind::kLinearAttention:
+      return add_linear_attention(unit, layer.mixer, h);
+    case MixerKind::kMamba2:
+      return add_mamba2(unit, layer.mixer, h);
   }
 }
 

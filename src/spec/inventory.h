@@ -35,23 +35,23 @@ enum class Initializer : uint8_t { kNormal, kOnes, kZeros };
 
 // A tensor on disk that fills rows [row_begin, row_begin + rows) of a packed parameter.
 struct HubPart {
-  std::string name;        // Hub name
+  std::string name;  // Hub name
   int64_t row_begin = 0;
   int64_t rows = 0;
-  bool transposed = false; // stored [in, out] on disk (GPT-2)
+  bool transposed = false;  // stored [in, out] on disk (GPT-2)
 };
 
 struct ParameterEntry {
-  std::string name;             // "layers.3.qkv.weight"
-  std::vector<int64_t> shape;   // [out, in] or [n]
-  std::vector<HubPart> parts;   // in row order, covering every row
+  std::string name;            // "layers.3.qkv.weight"
+  std::vector<int64_t> shape;  // [out, in] or [n]
+  std::vector<HubPart> parts;  // in row order, covering every row
   Split split = Split::kReplicated;
   DecayClass decay = DecayClass::kMatrix;
   Initializer initializer = Initializer::kNormal;
-  double init_std = 0.02;       // of kNormal
-  bool expert = false;          // lives on the expert grid
+  double init_std = 0.02;  // of kNormal
+  bool expert = false;     // lives on the expert grid
   bool trainable = true;
-  int64_t offset = 0;           // elements from the start of the unit's buffer, a multiple of 256
+  int64_t offset = 0;  // elements from the start of the unit's buffer, a multiple of 256
 
   int64_t numel() const;
   int64_t rows() const { return shape[0]; }
@@ -62,11 +62,11 @@ enum class UnitKind : uint8_t { kEmbedding, kLayer, kHead };
 
 struct Unit {
   UnitKind kind = UnitKind::kLayer;
-  int64_t layer = -1;           // of kLayer
-  std::string name;             // "embedding", "layers.3", "head"
+  int64_t layer = -1;  // of kLayer
+  std::string name;    // "embedding", "layers.3", "head"
   std::vector<ParameterEntry> parameters;
-  int64_t numel = 0;            // sum over parameters, without padding
-  int64_t aligned_numel = 0;    // end of the last parameter, rounded up to 256
+  int64_t numel = 0;          // sum over parameters, without padding
+  int64_t aligned_numel = 0;  // end of the last parameter, rounded up to 256
 
   // Elements of the flat buffer when cut into `shards` equal parts.
   int64_t padded_numel(int64_t shards) const;
@@ -76,13 +76,13 @@ struct Unit {
 };
 
 struct Inventory {
-  std::vector<Unit> units;      // embedding, layers in order, head
+  std::vector<Unit> units;  // embedding, layers in order, head
   bool tied_embeddings = false;
 
   int num_units() const { return static_cast<int>(units.size()); }
   int embedding() const { return 0; }
   int head() const { return num_units() - 1; }
-  int64_t num_parameters() const;   // exact, padding excluded
+  int64_t num_parameters() const;  // exact, padding excluded
 };
 
 Inventory build_inventory(const ModelSpec& model);
@@ -91,7 +91,7 @@ Inventory build_inventory(const ModelSpec& model);
 // Empty (begin == end) when the shard holds nothing of it.
 struct ShardRange {
   int64_t begin = 0, end = 0;
-  int64_t shard_offset = 0;     // where `begin` lies in the shard's buffer
+  int64_t shard_offset = 0;  // where `begin` lies in the shard's buffer
 };
 ShardRange shard_range(const Unit& unit, const ParameterEntry& parameter, int64_t shards, int64_t shard);
 

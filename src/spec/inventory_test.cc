@@ -74,10 +74,11 @@ TEST(Inventory, FiveBillsAre16BytesPerParameter) {
   unit.aligned_numel = 8 * 256;
   const double n = 8 * 256;
   const auto bytes_per_parameter = [&](int zero, int shards) {
-    const ShardingPolicy policy{.zero = zero, .shards = shards, .replicas = 1, .compute = DType::kBFloat16,
-                                .grads = DType::kBFloat16};
+    const ShardingPolicy policy{
+        .zero = zero, .shards = shards, .replicas = 1, .compute = DType::kBFloat16, .grads = DType::kBFloat16};
     int64_t bytes = 0;
-    for (const StateBuffer& buffer : state_buffers(unit, policy, OptimizerStates::kMoment1And2)) bytes += buffer.bytes();
+    for (const StateBuffer& buffer : state_buffers(unit, policy, OptimizerStates::kMoment1And2))
+      bytes += buffer.bytes();
     return static_cast<double>(bytes) / n;
   };
   EXPECT_DOUBLE_EQ(bytes_per_parameter(0, 1), 16);

@@ -12,9 +12,12 @@ namespace {
 // Falls from 1 to 0 as progress goes from 0 to 1.
 double decay(WsdDecay kind, double progress) {
   switch (kind) {
-    case WsdDecay::kLinear: return 1 - progress;
-    case WsdDecay::kCosine: return 0.5 * (1 + std::cos(std::numbers::pi * progress));
-    case WsdDecay::kOneMinusSqrt: return 1 - std::sqrt(progress);
+    case WsdDecay::kLinear:
+      return 1 - progress;
+    case WsdDecay::kCosine:
+      return 0.5 * (1 + std::cos(std::numbers::pi * progress));
+    case WsdDecay::kOneMinusSqrt:
+      return 1 - std::sqrt(progress);
   }
   FIVEFOLD_CHECK(false);
 }
@@ -33,10 +36,14 @@ double learning_rate(const LrConfig& config, double peak, int64_t update, int64_
   const auto span = static_cast<double>(std::max<int64_t>(1, total - decay_begin));
   const double progress = std::clamp(static_cast<double>(update - decay_begin) / span, 0.0, 1.0);
   switch (config.schedule) {
-    case LrScheduleKind::kConstant: return peak;
-    case LrScheduleKind::kCosine: return above_floor(decay(WsdDecay::kCosine, progress));
-    case LrScheduleKind::kLinear: return above_floor(decay(WsdDecay::kLinear, progress));
-    case LrScheduleKind::kWsd: return above_floor(decay(config.decay, progress));
+    case LrScheduleKind::kConstant:
+      return peak;
+    case LrScheduleKind::kCosine:
+      return above_floor(decay(WsdDecay::kCosine, progress));
+    case LrScheduleKind::kLinear:
+      return above_floor(decay(WsdDecay::kLinear, progress));
+    case LrScheduleKind::kWsd:
+      return above_floor(decay(config.decay, progress));
   }
   FIVEFOLD_CHECK(false);
 }

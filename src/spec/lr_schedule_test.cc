@@ -13,8 +13,8 @@ namespace {
 // The tables of transformers' schedules among the reference cases.
 nlohmann::json tables() {
   const char* shared = std::getenv("FIVEFOLD_SHARED");
-  const std::filesystem::path root = shared != nullptr ? std::filesystem::path(shared)
-                                                       : std::filesystem::path(FIVEFOLD_SOURCE_DIR) / ".." / "shared";
+  const std::filesystem::path root =
+      shared != nullptr ? std::filesystem::path(shared) : std::filesystem::path(FIVEFOLD_SOURCE_DIR) / ".." / "shared";
   std::ifstream file(root / "oracles" / "15_lr_schedules" / "tables.json");
   return file ? nlohmann::json::parse(file) : nlohmann::json();
 }
@@ -32,21 +32,31 @@ TEST(LearningRate, EqualsTheTablesOfTransformers) {
       {"linear_with_warmup", {.schedule = LrScheduleKind::kLinear, .warmup_steps = 10, .min_ratio = 0}},
       {"constant_with_warmup", {.schedule = LrScheduleKind::kConstant, .warmup_steps = 10, .min_ratio = 0}},
       {"wsd_cosine_decay",
-       {.schedule = LrScheduleKind::kWsd, .warmup_steps = 10, .min_ratio = 0, .decay_steps = 20, .decay = WsdDecay::kCosine}},
+       {.schedule = LrScheduleKind::kWsd,
+        .warmup_steps = 10,
+        .min_ratio = 0,
+        .decay_steps = 20,
+        .decay = WsdDecay::kCosine}},
       {"wsd_linear_decay",
-       {.schedule = LrScheduleKind::kWsd, .warmup_steps = 10, .min_ratio = 0.1, .decay_steps = 20,
+       {.schedule = LrScheduleKind::kWsd,
+        .warmup_steps = 10,
+        .min_ratio = 0.1,
+        .decay_steps = 20,
         .decay = WsdDecay::kLinear}},
   };
   const double peak = json["peak_lr"].get<double>();
   for (const auto& c : cases) {
     const nlohmann::json& table = json["schedules"][c.table];
     for (int64_t update = 0; update < 100; ++update)
-      EXPECT_NEAR(learning_rate(c.config, peak, update, 100), table["lr_of_update"][static_cast<size_t>(update)].get<double>(),
-                  1e-12)
+      EXPECT_NEAR(learning_rate(c.config, peak, update, 100),
+                  table["lr_of_update"][static_cast<size_t>(update)].get<double>(), 1e-12)
           << c.table << " " << update;
   }
   // 10 + 60 + 20 steps: the run ends where the decay does.
-  const LrConfig sqrt_config{.schedule = LrScheduleKind::kWsd, .warmup_steps = 10, .min_ratio = 0, .decay_steps = 20,
+  const LrConfig sqrt_config{.schedule = LrScheduleKind::kWsd,
+                             .warmup_steps = 10,
+                             .min_ratio = 0,
+                             .decay_steps = 20,
                              .decay = WsdDecay::kOneMinusSqrt};
   for (int64_t update = 0; update < 90; ++update)
     EXPECT_NEAR(learning_rate(sqrt_config, peak, update, 90),

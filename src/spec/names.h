@@ -1,5 +1,5 @@
-// Hub tensor names: from a unit and a role ("attention_norm.weight", "q.weight", ...) to the name on disk. One table per
-// naming convention; families that share names share a table.
+// Hub tensor names: from a unit and a role ("attention_norm.weight", "q.weight", ...) to the name on disk. One table
+// per naming convention; families that share names share a table.
 #pragma once
 
 #include <map>
@@ -14,9 +14,11 @@ enum class UnitKind : uint8_t;
 
 class HubNames {
  public:
-  HubNames(std::string layer_prefix, std::map<std::string, std::string> layer, std::map<std::string, std::string> outside,
-           bool transposed_linears)
-      : layer_prefix_(std::move(layer_prefix)), layer_(std::move(layer)), outside_(std::move(outside)),
+  HubNames(std::string layer_prefix, std::map<std::string, std::string> layer,
+           std::map<std::string, std::string> outside, bool transposed_linears)
+      : layer_prefix_(std::move(layer_prefix)),
+        layer_(std::move(layer)),
+        outside_(std::move(outside)),
         transposed_linears_(transposed_linears) {}
 
   // Name on disk of `role` in a unit. A role without an entry keeps its own name under the layer's prefix.

@@ -124,14 +124,15 @@ int add_mlp_inner(OperationBuilder& b, const MlpSpec& m, int input) {
   return act;
 }
 
-// Ends a sublayer: projection (unless the block included it) and residual add, with a post-norm where the family has one.
+// Ends a sublayer: projection (unless the block included it) and residual add, with a post-norm where the family has
+// one.
 int add_projection(OperationBuilder& b, const LayerSpec& layer, const std::string& sublayer, const std::string& linear,
                    int inner, int residual, int64_t h) {
   const bool project = !linear.empty();
   if (!layer.post_norm) {
     const int out = b.slot(sublayer + "_out", h, Lifetime::kSaved, false);
-    Operation& op = b.add(project ? OperationKind::kLinear : OperationKind::kAddNorm, project ? linear : sublayer + "_add",
-                          inner, out);
+    Operation& op = b.add(project ? OperationKind::kLinear : OperationKind::kAddNorm,
+                          project ? linear : sublayer + "_add", inner, out);
     op.residual = residual;
     return out;
   }
@@ -178,7 +179,8 @@ UnitOperations unit_operations(const ModelSpec& model, const Inventory& inventor
   const Unit& unit = inventory.units[static_cast<size_t>(unit_index)];
   OperationBuilder b(unit);
   switch (unit.kind) {
-    case UnitKind::kLayer: return layer_operations(model, unit);
+    case UnitKind::kLayer:
+      return layer_operations(model, unit);
     case UnitKind::kEmbedding: {
       const int output = b.slot("output", model.hidden, Lifetime::kOutput, false);
       Operation& op = b.add(OperationKind::kEmbedding, "tokens", -1, output);
@@ -203,7 +205,8 @@ std::vector<SavedTensor> saved_tensors(const UnitOperations& operations, const s
   if (operations.kind != UnitKind::kLayer) return saved;
   for (const Slot& slot : operations.slots) {
     if (slot.lifetime != Lifetime::kSaved && slot.lifetime != Lifetime::kInput) continue;
-    saved.push_back({unit_name + "." + slot.name, slot.width * (slot.fp32 ? 4 : dtype_bytes(compute)), slot.split_by_tp});
+    saved.push_back(
+        {unit_name + "." + slot.name, slot.width * (slot.fp32 ? 4 : dtype_bytes(compute)), slot.split_by_tp});
   }
   return saved;
 }

@@ -24,29 +24,29 @@ namespace fivefold {
 enum class OperationKind : uint8_t {
   kEmbedding,
   kNorm,
-  kLinear,           // output = input W^T (+ bias) (+ residual)
-  kQkNorm,           // in place on packed QKV
-  kRope,             // in place on packed QKV
+  kLinear,  // output = input W^T (+ bias) (+ residual)
+  kQkNorm,  // in place on packed QKV
+  kRope,    // in place on packed QKV
   kAttention,
   kGatedActivation,  // act(gate) * up
   kActivation,
-  kAddNorm,          // output = residual + norm(input): post-norm families, planner only
-  kBlock,            // a mixer or MLP that only the planner knows (MLA, linear attention, Mamba, MoE)
-  kLoss,             // final norm, output matrix and cross-entropy, in chunks of tokens
+  kAddNorm,  // output = residual + norm(input): post-norm families, planner only
+  kBlock,    // a mixer or MLP that only the planner knows (MLA, linear attention, Mamba, MoE)
+  kLoss,     // final norm, output matrix and cross-entropy, in chunks of tokens
 };
 
 enum class Lifetime : uint8_t {
-  kInput,     // the unit's input: a stream tensor that the previous unit allocated
-  kSaved,     // kept from forward to backward
-  kRebuilt,   // freed in forward, rebuilt in backward from saved tensors
-  kOutput,    // handed to the next unit
+  kInput,    // the unit's input: a stream tensor that the previous unit allocated
+  kSaved,    // kept from forward to backward
+  kRebuilt,  // freed in forward, rebuilt in backward from saved tensors
+  kOutput,   // handed to the next unit
 };
 
 // One tensor of a unit: `width` elements per token.
 struct Slot {
   std::string name;
   int64_t width = 0;
-  bool fp32 = false;         // statistics; otherwise the compute dtype
+  bool fp32 = false;  // statistics; otherwise the compute dtype
   Lifetime lifetime = Lifetime::kSaved;
   bool split_by_tp = false;  // tensor parallelism divides the width (else only sequence parallelism divides the tokens)
 };
@@ -57,12 +57,12 @@ struct Operation {
   std::string name;
   int weight = -1, bias = -1, weight2 = -1;
   int input = -1, output = -1, residual = -1;
-  std::vector<int> extra;    // further saved slots it writes: statistics, log-sum-exp, copies
+  std::vector<int> extra;  // further saved slots it writes: statistics, log-sum-exp, copies
 };
 
 struct UnitOperations {
   UnitKind kind = UnitKind::kLayer;
-  std::vector<Slot> slots;   // slot 0 is the input of a layer or head; the output slot is `output`
+  std::vector<Slot> slots;  // slot 0 is the input of a layer or head; the output slot is `output`
   int output = -1;
   std::vector<Operation> operations;
 };
@@ -72,7 +72,7 @@ UnitOperations unit_operations(const ModelSpec& model, const Inventory& inventor
 
 // A saved tensor as the memory tables show it.
 struct SavedTensor {
-  std::string name;            // "layers.3.gate_up"
+  std::string name;  // "layers.3.gate_up"
   int64_t bytes_per_token = 0;
   bool split_by_tp = false;
 };
@@ -83,8 +83,8 @@ std::vector<SavedTensor> saved_tensors(const UnitOperations& operations, const s
 
 // What a tape depends on beside the unit.
 struct TapeShape {
-  int64_t tokens = 0;          // of a microbatch on this rank
-  int64_t loss_chunk = 512;    // tokens whose logits exist at once
+  int64_t tokens = 0;        // of a microbatch on this rank
+  int64_t loss_chunk = 512;  // tokens whose logits exist at once
   DType compute = DType::kFloat32;
 };
 
@@ -97,8 +97,8 @@ enum class Keep : uint8_t {
 enum class TapeStep : uint8_t { kForward, kRecompute, kBackward, kLoss, kEvaluateLoss };
 
 struct TapeOptions {
-  Keep keep = Keep::kAll;          // of kForward
-  bool output_unused = false;      // kRecompute of the last layer of a segment: its output exists already
+  Keep keep = Keep::kAll;      // of kForward
+  bool output_unused = false;  // kRecompute of the last layer of a segment: its output exists already
 };
 
 // Buffers are named by (owner, id): owner 0 is this unit, -1 the previous unit (whose output is this unit's input),
@@ -114,7 +114,7 @@ struct TapeEvent {
   Owner owner = Owner::kThisUnit;
   int id = 0;
   Account account = Account::kActivations;
-  int64_t bytes = 0;               // of an allocation; a free gives back what was allocated
+  int64_t bytes = 0;  // of an allocation; a free gives back what was allocated
 };
 
 // REQUIRES: the step exists for the unit's kind (layers: forward, recompute, backward; embedding: forward, backward;

@@ -13,9 +13,9 @@ namespace fivefold {
 
 // How the data-parallel ranks share a unit's states. ZeRO levels and HSDP are values of this, not code paths.
 struct ShardingPolicy {
-  int zero = 0;                  // 0-3
-  int shards = 1;                // S: ranks over which states are divided; 1 at level 0
-  int replicas = 1;              // R: ranks holding the same shard; S * R = dp * cp
+  int zero = 0;                     // 0-3
+  int shards = 1;                   // S: ranks over which states are divided; 1 at level 0
+  int replicas = 1;                 // R: ranks holding the same shard; S * R = dp * cp
   DType compute = DType::kFloat32;  // working weights, weight-gradient products
   DType grads = DType::kFloat32;    // accumulated gradient
 

@@ -86,7 +86,9 @@ void TapeWriter::backward() {
   for (size_t i = ops_.operations.size(); i-- > 0;) {
     const Operation& op = ops_.operations[i];
     switch (op.kind) {
-      case OperationKind::kLinear: backward_linear(op); break;
+      case OperationKind::kLinear:
+        backward_linear(op);
+        break;
       case OperationKind::kGatedActivation:
         release(gradient_.at(op.output));
         gradient_[op.input] = op.input;
@@ -98,7 +100,8 @@ void TapeWriter::backward() {
       case OperationKind::kQkNorm:
         for (const int slot : op.extra) release_slot(slot);
         break;
-      case OperationKind::kRope: break;
+      case OperationKind::kRope:
+        break;
       case OperationKind::kAttention:
         allocate(kGradientId + op.input, slot_bytes(op.input));
         gradient_[op.input] = kGradientId + op.input;
@@ -125,8 +128,11 @@ void TapeWriter::backward() {
         for (const int slot : op.extra) release_slot(slot);
         if (lifetime(op.output) == Lifetime::kSaved) release_slot(op.output);
         break;
-      case OperationKind::kEmbedding: release(kStreamGradientId, Account::kActivations, Owner::kMicrobatch); break;
-      case OperationKind::kLoss: FIVEFOLD_CHECK(false);
+      case OperationKind::kEmbedding:
+        release(kStreamGradientId, Account::kActivations, Owner::kMicrobatch);
+        break;
+      case OperationKind::kLoss:
+        FIVEFOLD_CHECK(false);
     }
   }
 }
@@ -151,7 +157,8 @@ void TapeWriter::loss(bool with_backward) {
 
 }  // namespace
 
-std::vector<TapeEvent> tape(const UnitOperations& ops, TapeStep step, const TapeShape& shape, const TapeOptions& options) {
+std::vector<TapeEvent> tape(const UnitOperations& ops, TapeStep step, const TapeShape& shape,
+                            const TapeOptions& options) {
   TapeWriter writer(ops, shape);
   switch (step) {
     case TapeStep::kForward:
@@ -170,9 +177,15 @@ std::vector<TapeEvent> tape(const UnitOperations& ops, TapeStep step, const Tape
       writer.forward(Keep::kAll, true, count);
       break;
     }
-    case TapeStep::kBackward: writer.backward(); break;
-    case TapeStep::kLoss: writer.loss(true); break;
-    case TapeStep::kEvaluateLoss: writer.loss(false); break;
+    case TapeStep::kBackward:
+      writer.backward();
+      break;
+    case TapeStep::kLoss:
+      writer.loss(true);
+      break;
+    case TapeStep::kEvaluateLoss:
+      writer.loss(false);
+      break;
   }
   return writer.finish();
 }

@@ -18,7 +18,8 @@ std::string nearest_degrees(std::string_view name, int64_t asked, int64_t max, P
   while (above <= max && !legal(above)) ++above;
   std::string hint = "use ";
   hint.append(name).append(" = ");
-  if (below >= 1 && above <= max) return hint.append(std::to_string(below)).append(" or ").append(std::to_string(above));
+  if (below >= 1 && above <= max)
+    return hint.append(std::to_string(below)).append(" or ").append(std::to_string(above));
   if (below >= 1) return hint.append(std::to_string(below));
   if (above <= max) return hint.append(std::to_string(above));
   return "";

@@ -21,6 +21,7 @@ std::string_view missing_operation(const LayerSpec& layer) {
   if (layer.single_norm) return "layers of one sublayer";
   if (layer.post_norm || !layer.pre_norm) return "norms after the sublayers";
   if (layer.norm.weight_plus_one) return "norms that scale by 1 + weight";
+  if (layer.norm.kind == NormKind::kLayer && !layer.norm.bias) return "LayerNorm without a bias";
   switch (mixer.kind) {
     case MixerKind::kAttention:
       break;
@@ -35,6 +36,7 @@ std::string_view missing_operation(const LayerSpec& layer) {
   }
   if (mixer.sinks) return "attention sinks";
   if (mixer.output_gate) return "gated attention output";
+  if (mixer.softmax_scale != 0) return "attention scores scaled otherwise than by the root of the head size";
   switch (mlp.kind) {
     case MlpKind::kGated:
       if (mlp.activation != Activation::kSilu) return "gated MLPs with an activation other than SiLU";

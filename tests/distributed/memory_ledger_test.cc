@@ -1,5 +1,5 @@
-// Predicted = counted: for every configuration the planner's peak per account equals what the engine's allocator counted
-// on every rank, workspace and other excepted, and the traffic of a step equals the counters, call by call.
+// Predicted = counted: for every configuration the planner's peak per account equals what the engine's allocator
+// counted on every rank, workspace and other excepted, and the traffic of a step equals the counters, call by call.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -18,12 +18,38 @@ struct Shape {
 };
 
 constexpr Shape kShapes[] = {
-    {.name = "llama", .layers = 4, .hidden = 64, .heads = 4, .kv_heads = 2, .head_dim = 16, .ffn = 176, .vocab = 300,
+    {.name = "llama",
+     .layers = 4,
+     .hidden = 64,
+     .heads = 4,
+     .kv_heads = 2,
+     .head_dim = 16,
+     .ffn = 176,
+     .vocab = 300,
      .sequence = 48},
-    {.name = "tied_odd_vocabulary", .layers = 3, .hidden = 40, .heads = 4, .kv_heads = 1, .head_dim = 10, .ffn = 72,
-     .vocab = 131, .sequence = 33, .tied = true, .qk_norm = true},
-    {.name = "gpt2", .layers = 3, .hidden = 48, .heads = 4, .kv_heads = 4, .head_dim = 12, .ffn = 192, .vocab = 257,
-     .sequence = 40, .tied = true, .gpt2 = true, .qkv_bias = true},
+    {.name = "tied_odd_vocabulary",
+     .layers = 3,
+     .hidden = 40,
+     .heads = 4,
+     .kv_heads = 1,
+     .head_dim = 10,
+     .ffn = 72,
+     .vocab = 131,
+     .sequence = 33,
+     .tied = true,
+     .qk_norm = true},
+    {.name = "gpt2",
+     .layers = 3,
+     .hidden = 48,
+     .heads = 4,
+     .kv_heads = 4,
+     .head_dim = 12,
+     .ffn = 192,
+     .vocab = 257,
+     .sequence = 40,
+     .tied = true,
+     .gpt2 = true,
+     .qkv_bias = true},
 };
 
 ModelSpec model_of(const Shape& shape) {
@@ -58,7 +84,11 @@ ModelSpec model_of(const Shape& shape) {
 
 // Random tokens; row r has a different number of valid targets, some rows none.
 GlobalBatch random_batch(const Shape& shape, int64_t rows) {
-  GlobalBatch batch{.rows = rows, .sequence = shape.sequence, .input_ids = {}, .targets = {}, .positions = {},
+  GlobalBatch batch{.rows = rows,
+                    .sequence = shape.sequence,
+                    .input_ids = {},
+                    .targets = {},
+                    .positions = {},
                     .document_lengths = {}};
   uint32_t state = 12345;
   const auto next = [&state] { return (state = state * 1664525u + 1013904223u) >> 8; };
@@ -96,7 +126,9 @@ std::vector<Case> cases() {
 
 ResolvedConfig config_of(const Shape& shape, const Case& c, const ModelSpec& model) {
   ConfigSources sources;
-  const auto set = [&](const std::string& key, auto value) { sources.set.push_back(key + "=" + std::to_string(value)); };
+  const auto set = [&](const std::string& key, auto value) {
+    sources.set.push_back(key + "=" + std::to_string(value));
+  };
   set("parallel.dp", c.dp);
   set("parallel.zero", c.zero);
   set("parallel.shard_size", c.shard_size);
@@ -127,9 +159,10 @@ void compare_traffic(const std::vector<RecordedTraffic>& counted, const std::vec
   for (size_t i = 0; i < counted.size(); ++i) {
     const RecordedTraffic& c = counted[i];
     EXPECT_EQ((TrafficLine{c.kind, c.group, c.purpose, c.calls, c.bytes}), predicted[i])
-        << to_string(c.kind) << " " << to_string(c.group) << " " << to_string(c.purpose) << ": counted " << c.calls << " calls, "
-        << c.bytes << " bytes; predicted " << to_string(predicted[i].kind) << " " << to_string(predicted[i].group) << " "
-        << to_string(predicted[i].purpose) << " " << predicted[i].calls << " calls, " << predicted[i].bytes << " bytes";
+        << to_string(c.kind) << " " << to_string(c.group) << " " << to_string(c.purpose) << ": counted " << c.calls
+        << " calls, " << c.bytes << " bytes; predicted " << to_string(predicted[i].kind) << " "
+        << to_string(predicted[i].group) << " " << to_string(predicted[i].purpose) << " " << predicted[i].calls
+        << " calls, " << predicted[i].bytes << " bytes";
   }
 }
 

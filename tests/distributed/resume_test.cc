@@ -46,8 +46,9 @@ class Resume : public ::testing::Test {
 
   TrainRequest request(const std::string& name, const std::vector<std::string>& settings) {
     ConfigSources sources;
-    sources.set = {"run.name=" + name, "run.steps=6", "data.train=" + (folder_ / "text.txt").string(), "batch.global=8",
-                   "batch.sequence=16", "lr.warmup_steps=2", "parallel.threads=1", "comm.timeout_s=60"};
+    sources.set = {"run.name=" + name,   "run.steps=6",       "data.train=" + (folder_ / "text.txt").string(),
+                   "batch.global=8",     "batch.sequence=16", "lr.warmup_steps=2",
+                   "parallel.threads=1", "comm.timeout_s=60"};
     sources.set.insert(sources.set.end(), settings.begin(), settings.end());
     const LoadedConfig loaded = load_config(sources);
     FIVEFOLD_CHECK(loaded.errors.empty(), to_string(loaded.errors));
@@ -80,13 +81,13 @@ std::map<std::string, std::vector<float>> tensors(const std::filesystem::path& c
   for (const auto& [key, tensor] : reader.tensors()) {
     std::vector<float>& values = all[key.text()];
     values.resize(static_cast<size_t>(tensor.numel()));
-    EXPECT_TRUE(
-        reader.read(key, DType::kFloat32, 0, tensor.numel(), std::as_writable_bytes(std::span(values))).ok());
+    EXPECT_TRUE(reader.read(key, DType::kFloat32, 0, tensor.numel(), std::as_writable_bytes(std::span(values))).ok());
   }
   return all;
 }
 
-void expect_same_bits(const std::map<std::string, std::vector<float>>& a, const std::map<std::string, std::vector<float>>& b) {
+void expect_same_bits(const std::map<std::string, std::vector<float>>& a,
+                      const std::map<std::string, std::vector<float>>& b) {
   ASSERT_EQ(a.size(), b.size());
   for (const auto& [name, values] : a) {
     const auto found = b.find(name);
@@ -121,7 +122,8 @@ TEST_F(Resume, EqualsTheUnbrokenRunBitForBit) {
 }
 
 TEST_F(Resume, GoesOnAtAnotherLayout) {
-  const TrainResult whole = train(request("whole", {"parallel.dp=2", "parallel.zero=2", "batch.micro=2", "precision.compute=fp32"}));
+  const TrainResult whole =
+      train(request("whole", {"parallel.dp=2", "parallel.zero=2", "batch.micro=2", "precision.compute=fp32"}));
   train_until(request("moved", {"parallel.dp=2", "parallel.zero=2", "batch.micro=2", "precision.compute=fp32"}), 3);
   const TrainResult moved =
       train(request("moved", {"parallel.dp=4", "parallel.zero=3", "batch.micro=1", "precision.compute=fp32"}));
@@ -135,9 +137,9 @@ TEST_F(Resume, GoesOnAtAnotherLayout) {
 
 TEST_F(Resume, WeightsOnlyStartAtStepZero) {
   train(request("base", {"parallel.dp=2", "batch.micro=2"}));
-  const TrainResult tuned = train(request(
-      "tuned", {"parallel.dp=2", "batch.micro=2", "optimizer.lr=1e-12", "optimizer.weight_decay=0",
-                "model.weights=" + (folder_ / "base" / "checkpoints").string()}));
+  const TrainResult tuned =
+      train(request("tuned", {"parallel.dp=2", "batch.micro=2", "optimizer.lr=1e-12", "optimizer.weight_decay=0",
+                              "model.weights=" + (folder_ / "base" / "checkpoints").string()}));
   EXPECT_EQ(tuned.first_step, 0);
   const auto a = tensors(folder_ / "base" / "checkpoints"), b = tensors(folder_ / "tuned" / "checkpoints");
   for (const auto& [name, values] : a) {

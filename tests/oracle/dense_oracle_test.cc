@@ -17,9 +17,9 @@ constexpr double kNormTolerance = 5e-6;         // relative
 constexpr double kUpdatedLossTolerance = 3e-5;  // absolute
 constexpr double kParameterTolerance = 5e-6;    // relative, of norms
 
-const char* const kCases[] = {"01_llama_gqa_untied", "02_llama_mha_tied_vocab131", "03_qwen3_qknorm_headdim",
-                              "04_qwen2_qkv_bias",   "05_gpt2",                    "08_llama_seq128",
-                              "09_packed_documents", "16_llama_rope_llama3"};
+const char* const kCases[] = {
+    "01_llama_gqa_untied", "02_llama_mha_tied_vocab131", "03_qwen3_qknorm_headdim", "04_qwen2_qkv_bias", "05_gpt2",
+    "08_llama_seq128",     "09_packed_documents",        "16_llama_rope_llama3"};
 
 // Every way to cut up to four rows over 1, 2 and 4 ranks, at every ZeRO level and HSDP, with and without accumulation
 // and recompute. Cases of two rows are padded with rows that have no valid token: ranks without any.
@@ -34,8 +34,10 @@ std::vector<Layout> layouts() {
       all.push_back({.dp = 4, .zero = zero, .micro = 1, .accumulation = 1, .recompute_every = recompute});
       all.push_back({.dp = 4, .zero = zero, .micro = 1, .accumulation = 2, .recompute_every = recompute});
       if (zero > 0) {
-        all.push_back({.dp = 4, .zero = zero, .shard_size = 2, .micro = 1, .accumulation = 1, .recompute_every = recompute});
-        all.push_back({.dp = 4, .zero = zero, .shard_size = 1, .micro = 1, .accumulation = 2, .recompute_every = recompute});
+        all.push_back(
+            {.dp = 4, .zero = zero, .shard_size = 2, .micro = 1, .accumulation = 1, .recompute_every = recompute});
+        all.push_back(
+            {.dp = 4, .zero = zero, .shard_size = 1, .micro = 1, .accumulation = 2, .recompute_every = recompute});
       }
     }
   }
@@ -60,7 +62,8 @@ bool noise_under_adam(const std::string& name) {
 class DenseOracle : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
-    if (!std::filesystem::exists(oracle_folder() / GetParam())) GTEST_SKIP() << "no reference cases at " << oracle_folder();
+    if (!std::filesystem::exists(oracle_folder() / GetParam()))
+      GTEST_SKIP() << "no reference cases at " << oracle_folder();
     reference_ = read_reference(oracle_folder() / GetParam()).value();
   }
   Reference reference_;
@@ -71,9 +74,9 @@ TEST_P(DenseOracle, GradientsAndSgdUpdatesUnderEveryLayout) {
   double worst_gradient = 0;
   for (const Layout& layout : layouts()) {
     SCOPED_TRACE(layout.name());
-    ProbeRequest request = probe_request(reference_, layout,
-                                         {"optimizer.kind=sgd", "optimizer.lr=" + sgd["lr"].dump(), "optimizer.clip=0",
-                                          "optimizer.weight_decay=0"});
+    ProbeRequest request = probe_request(
+        reference_, layout,
+        {"optimizer.kind=sgd", "optimizer.lr=" + sgd["lr"].dump(), "optimizer.clip=0", "optimizer.weight_decay=0"});
     request.updates = 3;
     request.want_parameters = true;
     const ProbeResult result = probe(request);
@@ -112,10 +115,9 @@ TEST_P(DenseOracle, ClippingScalesByTheGlobalNorm) {
   for (const Layout& layout : {Layout{.dp = 1, .zero = 0, .micro = 4}, Layout{.dp = 2, .zero = 2, .micro = 2},
                                Layout{.dp = 4, .zero = 3, .shard_size = 2, .micro = 1}}) {
     SCOPED_TRACE(layout.name());
-    ProbeRequest request =
-        probe_request(reference_, layout,
-                      {"optimizer.kind=sgd", "optimizer.lr=" + clipped["lr"].dump(),
-                       "optimizer.clip=" + clipped["clip"].dump(), "optimizer.weight_decay=0"});
+    ProbeRequest request = probe_request(reference_, layout,
+                                         {"optimizer.kind=sgd", "optimizer.lr=" + clipped["lr"].dump(),
+                                          "optimizer.clip=" + clipped["clip"].dump(), "optimizer.weight_decay=0"});
     request.updates = 3;
     const ProbeResult result = probe(request);
     for (size_t i = 0; i < 3; ++i)
@@ -129,10 +131,11 @@ TEST_P(DenseOracle, AdamWUpdates) {
                                Layout{.dp = 2, .zero = 2, .micro = 1, .accumulation = 2},
                                Layout{.dp = 4, .zero = 3, .micro = 1, .recompute_every = 1}}) {
     SCOPED_TRACE(layout.name());
-    ProbeRequest request = probe_request(
-        reference_, layout,
-        {"optimizer.kind=adamw", "optimizer.lr=" + adamw["lr"].dump(), "optimizer.betas=[0.9, 0.95]", "optimizer.eps=1e-8",
-         "optimizer.weight_decay=" + adamw["weight_decay"].dump(), "optimizer.decay=all", "optimizer.clip=0"});
+    ProbeRequest request =
+        probe_request(reference_, layout,
+                      {"optimizer.kind=adamw", "optimizer.lr=" + adamw["lr"].dump(), "optimizer.betas=[0.9, 0.95]",
+                       "optimizer.eps=1e-8", "optimizer.weight_decay=" + adamw["weight_decay"].dump(),
+                       "optimizer.decay=all", "optimizer.clip=0"});
     request.updates = 5;
     request.want_parameters = true;
     const ProbeResult result = probe(request);

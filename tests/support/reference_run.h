@@ -15,8 +15,8 @@ std::filesystem::path oracle_folder();
 
 struct Layout {
   int dp = 1, zero = 0, shard_size = 0;
-  int micro = 1;              // rows per microbatch and rank
-  int accumulation = 1;       // microbatches per step, at least; more where the batch has more rows
+  int micro = 1;         // rows per microbatch and rank
+  int accumulation = 1;  // microbatches per step, at least; more where the batch has more rows
   int recompute_every = 0;
   std::string compute = "fp32";
   std::string grads = "auto";

@@ -31,11 +31,16 @@ AttentionLayout attention_layout(const HeadGeometry& heads, std::span<const int3
 
 kernels::Activation kernel_activation(Activation kind) {
   switch (kind) {
-    case Activation::kSilu: return kernels::Activation::kSilu;
-    case Activation::kGeluTanh: return kernels::Activation::kGeluTanh;
-    case Activation::kGelu: return kernels::Activation::kGeluErf;
-    case Activation::kReluSquared: return kernels::Activation::kSquaredRelu;
-    case Activation::kGptOssSwiglu: break;
+    case Activation::kSilu:
+      return kernels::Activation::kSilu;
+    case Activation::kGeluTanh:
+      return kernels::Activation::kGeluTanh;
+    case Activation::kGelu:
+      return kernels::Activation::kGeluErf;
+    case Activation::kReluSquared:
+      return kernels::Activation::kSquaredRelu;
+    case Activation::kGptOssSwiglu:
+      break;
   }
   FIVEFOLD_CHECK(false, "the validation rules let an activation through that no kernel has");
 }
@@ -76,8 +81,14 @@ void bias_grad(const at::Tensor& dy, const at::Tensor& dbias, bool accumulate, i
 void norm_forward(const at::Tensor& x, const NormTensors& norm, NormStatistics statistics, at::Tensor& y, int threads) {
   visit_dtype(x, [&]<class T>(std::type_identity<T>) {
     const kernels::NormForward<T> args{
-        .x = elements<T>(x), .weight = elements<T>(norm.weight), .bias = elements<T>(norm.bias), .y = elements<T>(y),
-        .mean = elements<float>(norm.mean), .rstd = elements<float>(norm.rstd), .rows = x.size(0), .cols = x.size(1),
+        .x = elements<T>(x),
+        .weight = elements<T>(norm.weight),
+        .bias = elements<T>(norm.bias),
+        .y = elements<T>(y),
+        .mean = elements<float>(norm.mean),
+        .rstd = elements<float>(norm.rstd),
+        .rows = x.size(0),
+        .cols = x.size(1),
         .eps = static_cast<float>(norm.spec->eps),
         .weight_kind = norm.spec->weight_plus_one ? kernels::NormWeight::kPlusOne : kernels::NormWeight::kPlain,
         .num_threads = threads};
@@ -90,18 +101,25 @@ void norm_forward(const at::Tensor& x, const NormTensors& norm, NormStatistics s
   });
 }
 
-void norm_backward(const at::Tensor& x, const NormTensors& norm, const at::Tensor& dy, StreamGradient mode, at::Tensor& dx,
-                   const at::Tensor& dweight, const at::Tensor& dbias, bool accumulate, int threads) {
+void norm_backward(const at::Tensor& x, const NormTensors& norm, const at::Tensor& dy, StreamGradient mode,
+                   at::Tensor& dx, const at::Tensor& dweight, const at::Tensor& dbias, bool accumulate, int threads) {
   const bool rms = norm.spec->kind == NormKind::kRms;
   const int64_t rows = x.size(0), cols = x.size(1);
   const at::Tensor partial = scratch(rms ? kernels::rms_norm_backward_scratch_bytes(rows, cols)
                                          : kernels::layer_norm_backward_scratch_bytes(rows, cols));
   visit_dtype(x, [&]<class T>(std::type_identity<T>) {
     kernels::NormBackward<T> args{
-        .x = elements<T>(x), .weight = elements<T>(norm.weight), .mean = elements<float>(norm.mean),
-        .rstd = elements<float>(norm.rstd), .dy = elements<T>(dy), .dx = elements<T>(dx),
+        .x = elements<T>(x),
+        .weight = elements<T>(norm.weight),
+        .mean = elements<float>(norm.mean),
+        .rstd = elements<float>(norm.rstd),
+        .dy = elements<T>(dy),
+        .dx = elements<T>(dx),
         .dx_mode = mode == StreamGradient::kAdd ? kernels::Accumulate::kAdd : kernels::Accumulate::kOverwrite,
-        .weight_grad = grad_target(dweight, accumulate), .scratch = partial.data_ptr(), .rows = rows, .cols = cols,
+        .weight_grad = grad_target(dweight, accumulate),
+        .scratch = partial.data_ptr(),
+        .rows = rows,
+        .cols = cols,
         .weight_kind = norm.spec->weight_plus_one ? kernels::NormWeight::kPlusOne : kernels::NormWeight::kPlain,
         .num_threads = threads};
     if (dbias.defined()) args.bias_grad = grad_target(dbias, accumulate);
@@ -112,25 +130,40 @@ void norm_backward(const at::Tensor& x, const NormTensors& norm, const at::Tenso
 void qk_norm_forward(at::Tensor& qkv, const HeadGeometry& heads, double eps, const at::Tensor& q_weight,
                      const at::Tensor& k_weight, at::Tensor& copy, at::Tensor& rstd, int threads) {
   visit_dtype(qkv, [&]<class T>(std::type_identity<T>) {
-    kernels::qk_norm_forward(kernels::QkNormForward<T>{
-        .qkv = elements<T>(qkv), .q_weight = elements<T>(q_weight), .k_weight = elements<T>(k_weight),
-        .pre_norm = elements<T>(copy), .rstd = elements<float>(rstd), .rows = qkv.size(0), .row_stride = qkv.size(1),
-        .num_q_heads = heads.num_heads, .num_kv_heads = heads.num_kv_heads, .head_dim = heads.head_dim,
-        .eps = static_cast<float>(eps), .num_threads = threads});
+    kernels::qk_norm_forward(kernels::QkNormForward<T>{.qkv = elements<T>(qkv),
+                                                       .q_weight = elements<T>(q_weight),
+                                                       .k_weight = elements<T>(k_weight),
+                                                       .pre_norm = elements<T>(copy),
+                                                       .rstd = elements<float>(rstd),
+                                                       .rows = qkv.size(0),
+                                                       .row_stride = qkv.size(1),
+                                                       .num_q_heads = heads.num_heads,
+                                                       .num_kv_heads = heads.num_kv_heads,
+                                                       .head_dim = heads.head_dim,
+                                                       .eps = static_cast<float>(eps),
+                                                       .num_threads = threads});
   });
 }
 
-void qk_norm_backward(at::Tensor& dqkv, const HeadGeometry& heads, const at::Tensor& q_weight, const at::Tensor& k_weight,
-                      const at::Tensor& copy, const at::Tensor& rstd, const at::Tensor& dq_weight,
-                      const at::Tensor& dk_weight, bool accumulate, int threads) {
+void qk_norm_backward(at::Tensor& dqkv, const HeadGeometry& heads, const at::Tensor& q_weight,
+                      const at::Tensor& k_weight, const at::Tensor& copy, const at::Tensor& rstd,
+                      const at::Tensor& dq_weight, const at::Tensor& dk_weight, bool accumulate, int threads) {
   const at::Tensor partial = scratch(kernels::qk_norm_backward_scratch_bytes(dqkv.size(0), heads.head_dim));
   visit_dtype(dqkv, [&]<class T>(std::type_identity<T>) {
-    kernels::qk_norm_backward(kernels::QkNormBackward<T>{
-        .dqkv = elements<T>(dqkv), .q_weight = elements<T>(q_weight), .k_weight = elements<T>(k_weight),
-        .pre_norm = elements<T>(copy), .rstd = elements<float>(rstd), .q_weight_grad = grad_target(dq_weight, accumulate),
-        .k_weight_grad = grad_target(dk_weight, accumulate), .scratch = partial.data_ptr(), .rows = dqkv.size(0),
-        .row_stride = dqkv.size(1), .num_q_heads = heads.num_heads, .num_kv_heads = heads.num_kv_heads,
-        .head_dim = heads.head_dim, .num_threads = threads});
+    kernels::qk_norm_backward(kernels::QkNormBackward<T>{.dqkv = elements<T>(dqkv),
+                                                         .q_weight = elements<T>(q_weight),
+                                                         .k_weight = elements<T>(k_weight),
+                                                         .pre_norm = elements<T>(copy),
+                                                         .rstd = elements<float>(rstd),
+                                                         .q_weight_grad = grad_target(dq_weight, accumulate),
+                                                         .k_weight_grad = grad_target(dk_weight, accumulate),
+                                                         .scratch = partial.data_ptr(),
+                                                         .rows = dqkv.size(0),
+                                                         .row_stride = dqkv.size(1),
+                                                         .num_q_heads = heads.num_heads,
+                                                         .num_kv_heads = heads.num_kv_heads,
+                                                         .head_dim = heads.head_dim,
+                                                         .num_threads = threads});
   });
 }
 
@@ -138,16 +171,22 @@ void rope(at::Tensor& qkv, const HeadGeometry& heads, const at::Tensor& cos, con
           const at::Tensor& positions, RopeTurn turn, int threads) {
   visit_dtype(qkv, [&]<class T>(std::type_identity<T>) {
     kernels::rope(kernels::Rope<T>{
-        .packed = elements<T>(qkv), .cos_table = elements<float>(cos), .sin_table = elements<float>(sin),
-        .positions = elements<int32_t>(positions), .rows = qkv.size(0), .row_stride = qkv.size(1),
-        .num_heads = heads.num_heads + heads.num_kv_heads, .head_dim = heads.head_dim, .rotary_dim = 2 * cos.size(1),
+        .packed = elements<T>(qkv),
+        .cos_table = elements<float>(cos),
+        .sin_table = elements<float>(sin),
+        .positions = elements<int32_t>(positions),
+        .rows = qkv.size(0),
+        .row_stride = qkv.size(1),
+        .num_heads = heads.num_heads + heads.num_kv_heads,
+        .head_dim = heads.head_dim,
+        .rotary_dim = 2 * cos.size(1),
         .direction = turn == RopeTurn::kForward ? kernels::RopeDirection::kForward : kernels::RopeDirection::kBackward,
         .num_threads = threads});
   });
 }
 
-void attention_forward(const at::Tensor& qkv, const HeadGeometry& heads, std::span<const int32_t> cu_seqlens, at::Tensor& out,
-                       at::Tensor& lse, int threads) {
+void attention_forward(const at::Tensor& qkv, const HeadGeometry& heads, std::span<const int32_t> cu_seqlens,
+                       at::Tensor& out, at::Tensor& lse, int threads) {
   const AttentionLayout layout = attention_layout(heads, cu_seqlens);
   const at::Tensor work = scratch(attention_forward_scratch_bytes(layout.shape(), threads));
   visit_dtype(qkv, [&]<class T>(std::type_identity<T>) {
@@ -156,7 +195,8 @@ void attention_forward(const at::Tensor& qkv, const HeadGeometry& heads, std::sp
 }
 
 void attention_backward(const at::Tensor& qkv, const HeadGeometry& heads, std::span<const int32_t> cu_seqlens,
-                        const at::Tensor& out, const at::Tensor& lse, const at::Tensor& dout, at::Tensor& dqkv, int threads) {
+                        const at::Tensor& out, const at::Tensor& lse, const at::Tensor& dout, at::Tensor& dqkv,
+                        int threads) {
   const AttentionLayout layout = attention_layout(heads, cu_seqlens);
   const at::Tensor work = scratch(attention_backward_scratch_bytes(layout.shape(), threads));
   visit_dtype(qkv, [&]<class T>(std::type_identity<T>) {
@@ -173,8 +213,8 @@ void gated_activation_forward(const at::Tensor& gate_up, at::Tensor& act, int th
 
 void gated_activation_backward(at::Tensor& gate_up, const at::Tensor& dact, int threads) {
   visit_dtype(gate_up, [&]<class T>(std::type_identity<T>) {
-    kernels::swiglu_backward(elements<T>(gate_up), elements<T>(dact), static_cast<T*>(nullptr), dact.size(0), dact.size(1),
-                             threads);
+    kernels::swiglu_backward(elements<T>(gate_up), elements<T>(dact), static_cast<T*>(nullptr), dact.size(0),
+                             dact.size(1), threads);
   });
 }
 
@@ -193,11 +233,18 @@ void activation_backward(Activation kind, const at::Tensor& x, at::Tensor& dy, i
 void embedding_forward(const at::Tensor& ids, const at::Tensor& weight, double scale, const at::Tensor& positions,
                        const at::Tensor& positions_weight, at::Tensor& out, int threads) {
   visit_dtype(out, [&]<class T>(std::type_identity<T>) {
-    kernels::embedding_forward(kernels::EmbeddingForward<T>{
-        .table = elements<T>(weight), .ids = elements<int32_t>(ids), .table_rows = weight.size(0),
-        .position_table = elements<T>(positions_weight), .positions = elements<int32_t>(positions),
-        .position_rows = positions_weight.defined() ? positions_weight.size(0) : 0, .out = elements<T>(out),
-        .rows = out.size(0), .cols = out.size(1), .scale = static_cast<float>(scale), .num_threads = threads});
+    kernels::embedding_forward(
+        kernels::EmbeddingForward<T>{.table = elements<T>(weight),
+                                     .ids = elements<int32_t>(ids),
+                                     .table_rows = weight.size(0),
+                                     .position_table = elements<T>(positions_weight),
+                                     .positions = elements<int32_t>(positions),
+                                     .position_rows = positions_weight.defined() ? positions_weight.size(0) : 0,
+                                     .out = elements<T>(out),
+                                     .rows = out.size(0),
+                                     .cols = out.size(1),
+                                     .scale = static_cast<float>(scale),
+                                     .num_threads = threads});
   });
 }
 
@@ -205,18 +252,27 @@ void embedding_backward(const at::Tensor& ids, const at::Tensor& dout, double sc
                         bool accumulate, int threads) {
   const at::Tensor work = scratch(kernels::embedding_backward_scratch_bytes(dout.size(0), dweight.size(0)));
   visit_dtype(dout, [&]<class T>(std::type_identity<T>) {
-    kernels::embedding_backward(kernels::EmbeddingBackward<T>{
-        .dout = elements<T>(dout), .ids = elements<int32_t>(ids), .table_grad = grad_target(dweight, accumulate),
-        .table_rows = dweight.size(0), .rows = dout.size(0), .cols = dout.size(1), .scale = static_cast<float>(scale),
-        .scratch = work.data_ptr(), .num_threads = threads});
+    kernels::embedding_backward(kernels::EmbeddingBackward<T>{.dout = elements<T>(dout),
+                                                              .ids = elements<int32_t>(ids),
+                                                              .table_grad = grad_target(dweight, accumulate),
+                                                              .table_rows = dweight.size(0),
+                                                              .rows = dout.size(0),
+                                                              .cols = dout.size(1),
+                                                              .scale = static_cast<float>(scale),
+                                                              .scratch = work.data_ptr(),
+                                                              .num_threads = threads});
   });
 }
 
 double cross_entropy(at::Tensor& logits, const at::Tensor& targets, at::Tensor& losses, float scale, int threads) {
   visit_dtype(logits, [&]<class T>(std::type_identity<T>) {
-    const kernels::CrossEntropy<T> args{
-        .logits = elements<T>(logits), .targets = elements<int32_t>(targets), .losses = elements<float>(losses),
-        .rows = logits.size(0), .vocab = logits.size(1), .row_stride = logits.size(1), .num_threads = threads};
+    const kernels::CrossEntropy<T> args{.logits = elements<T>(logits),
+                                        .targets = elements<int32_t>(targets),
+                                        .losses = elements<float>(losses),
+                                        .rows = logits.size(0),
+                                        .vocab = logits.size(1),
+                                        .row_stride = logits.size(1),
+                                        .num_threads = threads};
     scale > 0 ? kernels::cross_entropy_forward_backward(args, scale) : kernels::cross_entropy_forward(args);
   });
   return kernels::sum_losses(elements<float>(losses), logits.size(0));

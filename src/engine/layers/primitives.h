@@ -22,16 +22,16 @@ void bias_grad(const at::Tensor& dy, const at::Tensor& dbias, bool accumulate, i
 
 struct NormTensors {
   const NormSpec* spec = nullptr;
-  at::Tensor weight, bias;   // bias of LayerNorm, where it has one
-  at::Tensor rstd, mean;     // fp32 [T]; mean of LayerNorm
+  at::Tensor weight, bias;  // bias of LayerNorm, where it has one
+  at::Tensor rstd, mean;    // fp32 [T]; mean of LayerNorm
 };
 enum class NormStatistics : uint8_t { kCompute, kReuse };
 // y = norm(x); computes the statistics, or reuses those of an earlier forward.
 void norm_forward(const at::Tensor& x, const NormTensors& norm, NormStatistics statistics, at::Tensor& y, int threads);
 enum class StreamGradient : uint8_t { kAdd, kOverwrite };
 // dx (+)= gradient of x given dy; gradients of weight and bias. dx may be dy under kOverwrite.
-void norm_backward(const at::Tensor& x, const NormTensors& norm, const at::Tensor& dy, StreamGradient mode, at::Tensor& dx,
-                   const at::Tensor& dweight, const at::Tensor& dbias, bool accumulate, int threads);
+void norm_backward(const at::Tensor& x, const NormTensors& norm, const at::Tensor& dy, StreamGradient mode,
+                   at::Tensor& dx, const at::Tensor& dweight, const at::Tensor& dbias, bool accumulate, int threads);
 
 struct HeadGeometry {
   int64_t num_heads = 0, num_kv_heads = 0, head_dim = 0;
@@ -39,19 +39,20 @@ struct HeadGeometry {
 };
 void qk_norm_forward(at::Tensor& qkv, const HeadGeometry& heads, double eps, const at::Tensor& q_weight,
                      const at::Tensor& k_weight, at::Tensor& copy, at::Tensor& rstd, int threads);
-void qk_norm_backward(at::Tensor& dqkv, const HeadGeometry& heads, const at::Tensor& q_weight, const at::Tensor& k_weight,
-                      const at::Tensor& copy, const at::Tensor& rstd, const at::Tensor& dq_weight,
-                      const at::Tensor& dk_weight, bool accumulate, int threads);
+void qk_norm_backward(at::Tensor& dqkv, const HeadGeometry& heads, const at::Tensor& q_weight,
+                      const at::Tensor& k_weight, const at::Tensor& copy, const at::Tensor& rstd,
+                      const at::Tensor& dq_weight, const at::Tensor& dk_weight, bool accumulate, int threads);
 
 enum class RopeTurn : uint8_t { kForward, kBackward };
 // In place on the query and key heads. Tables fp32 [positions, rotary_dim / 2]; positions int32 [T].
 void rope(at::Tensor& qkv, const HeadGeometry& heads, const at::Tensor& cos, const at::Tensor& sin,
           const at::Tensor& positions, RopeTurn turn, int threads);
 
-void attention_forward(const at::Tensor& qkv, const HeadGeometry& heads, std::span<const int32_t> cu_seqlens, at::Tensor& out,
-                       at::Tensor& lse, int threads);
+void attention_forward(const at::Tensor& qkv, const HeadGeometry& heads, std::span<const int32_t> cu_seqlens,
+                       at::Tensor& out, at::Tensor& lse, int threads);
 void attention_backward(const at::Tensor& qkv, const HeadGeometry& heads, std::span<const int32_t> cu_seqlens,
-                        const at::Tensor& out, const at::Tensor& lse, const at::Tensor& dout, at::Tensor& dqkv, int threads);
+                        const at::Tensor& out, const at::Tensor& lse, const at::Tensor& dout, at::Tensor& dqkv,
+                        int threads);
 
 // act [T, f] = silu(gate) up of gate_up [T, 2f].
 void gated_activation_forward(const at::Tensor& gate_up, at::Tensor& act, int threads);

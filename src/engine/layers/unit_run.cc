@@ -5,8 +5,11 @@
 namespace fivefold {
 
 UnitRun::UnitRun(const ModelContext& context, const UnitBuffers& buffers, Microbatch& microbatch, int unit)
-    : context_(context), buffers_(buffers), microbatch_(microbatch),
-      operations_(context.operations[static_cast<size_t>(unit)]), unit_(unit) {
+    : context_(context),
+      buffers_(buffers),
+      microbatch_(microbatch),
+      operations_(context.operations[static_cast<size_t>(unit)]),
+      unit_(unit) {
   if (context.clock != nullptr) context.clock->start();
 }
 
@@ -17,10 +20,13 @@ void UnitRun::lap(const Operation& op, Pass pass, Part part) const {
 
 at::Tensor& UnitRun::slot(int index) {
   switch (slot_spec(index).lifetime) {
-    case Lifetime::kInput: return microbatch_.stream[static_cast<size_t>(unit_) - 1];
-    case Lifetime::kOutput: return microbatch_.stream[static_cast<size_t>(unit_)];
+    case Lifetime::kInput:
+      return microbatch_.stream[static_cast<size_t>(unit_) - 1];
+    case Lifetime::kOutput:
+      return microbatch_.stream[static_cast<size_t>(unit_)];
     case Lifetime::kSaved:
-    case Lifetime::kRebuilt: break;
+    case Lifetime::kRebuilt:
+      break;
   }
   auto& slots = microbatch_.slots[static_cast<size_t>(unit_)];
   if (slots.empty()) slots.resize(operations_.slots.size());
@@ -35,9 +41,7 @@ at::Tensor UnitRun::allocate_like_slot(int index) const {
 
 at::Tensor& UnitRun::allocate_slot(int index) { return slot(index) = allocate_like_slot(index); }
 
-const LayerSpec& UnitRun::layer() const {
-  return context_.model->layers[static_cast<size_t>(buffers_.unit().layer)];
-}
+const LayerSpec& UnitRun::layer() const { return context_.model->layers[static_cast<size_t>(buffers_.unit().layer)]; }
 
 ops::HeadGeometry UnitRun::heads() const {
   const MixerSpec& mixer = layer().mixer;
@@ -80,7 +84,8 @@ void UnitRun::execute(const Operation& op) {
       return;
     case OperationKind::kRope: {
       const RopeTables& tables = context_.rope[static_cast<size_t>(buffers_.unit().layer)];
-      ops::rope(slot(op.input), heads(), tables.cos, tables.sin, microbatch_.positions, ops::RopeTurn::kForward, threads);
+      ops::rope(slot(op.input), heads(), tables.cos, tables.sin, microbatch_.positions, ops::RopeTurn::kForward,
+                threads);
       return;
     }
     case OperationKind::kAttention:
@@ -94,7 +99,8 @@ void UnitRun::execute(const Operation& op) {
       return;
     case OperationKind::kAddNorm:
     case OperationKind::kBlock:
-    case OperationKind::kLoss: break;
+    case OperationKind::kLoss:
+      break;
   }
   FIVEFOLD_CHECK(false, "the validation rules let operation " + op.name + " through");
 }
@@ -145,7 +151,8 @@ void UnitRun::rebuild(int index) {
   at::Tensor& output = allocate_slot(index);
   switch (writer->kind) {
     case OperationKind::kNorm:
-      ops::norm_forward(slot(writer->input), norm_tensors(*writer), ops::NormStatistics::kReuse, output, context_.threads);
+      ops::norm_forward(slot(writer->input), norm_tensors(*writer), ops::NormStatistics::kReuse, output,
+                        context_.threads);
       break;
     case OperationKind::kGatedActivation:
       ops::gated_activation_forward(slot(writer->input), output, context_.threads);
@@ -153,7 +160,8 @@ void UnitRun::rebuild(int index) {
     case OperationKind::kActivation:
       ops::activation_forward(layer().mlp.activation, slot(writer->input), output, context_.threads);
       break;
-    default: FIVEFOLD_CHECK(false, "operation " + writer->name + " cannot be rebuilt");
+    default:
+      FIVEFOLD_CHECK(false, "operation " + writer->name + " cannot be rebuilt");
   }
   lap(*writer, Pass::kBackward);
 }
@@ -196,9 +204,15 @@ void UnitRun::backward(bool accumulate) {
   for (size_t i = operations_.operations.size(); i-- > 0;) {
     const Operation& op = operations_.operations[i];
     switch (op.kind) {
-      case OperationKind::kLinear: backward_linear(op, accumulate); break;
-      case OperationKind::kNorm: backward_norm(op, accumulate); break;
-      case OperationKind::kAttention: backward_attention(op); break;
+      case OperationKind::kLinear:
+        backward_linear(op, accumulate);
+        break;
+      case OperationKind::kNorm:
+        backward_norm(op, accumulate);
+        break;
+      case OperationKind::kAttention:
+        backward_attention(op);
+        break;
       case OperationKind::kRope: {
         const RopeTables& tables = context_.rope[static_cast<size_t>(buffers_.unit().layer)];
         ops::rope(gradient_[static_cast<size_t>(op.input)], heads(), tables.cos, tables.sin, microbatch_.positions,
@@ -228,20 +242,22 @@ void UnitRun::backward(bool accumulate) {
         ops::embedding_backward(microbatch_.input_ids, microbatch_.stream_gradient, context_.model->embedding_scale,
                                 buffers_.weight_grad(op.weight), add, context_.threads);
         if (op.weight2 >= 0)
-          ops::embedding_backward(microbatch_.positions, microbatch_.stream_gradient, 1.0, buffers_.weight_grad(op.weight2),
-                                  accumulate, context_.threads);
+          ops::embedding_backward(microbatch_.positions, microbatch_.stream_gradient, 1.0,
+                                  buffers_.weight_grad(op.weight2), accumulate, context_.threads);
         microbatch_.stream_gradient.reset();
         break;
       }
       case OperationKind::kAddNorm:
       case OperationKind::kBlock:
-      case OperationKind::kLoss: FIVEFOLD_CHECK(false, "the validation rules let operation " + op.name + " through");
+      case OperationKind::kLoss:
+        FIVEFOLD_CHECK(false, "the validation rules let operation " + op.name + " through");
     }
     lap(op, Pass::kBackward, op.kind == OperationKind::kLinear ? Part::kMatrix : Part::kRest);
   }
 }
 
-double UnitRun::loss(const at::Tensor& output_weight, const at::Tensor& output_weight_grad, float scale, bool accumulate) {
+double UnitRun::loss(const at::Tensor& output_weight, const at::Tensor& output_weight_grad, float scale,
+                     bool accumulate) {
   const Operation& norm_op = operations_.operations[0];
   const Operation& loss_op = operations_.operations[1];
   const Pass pass = scale > 0 ? Pass::kBackward : Pass::kForward;

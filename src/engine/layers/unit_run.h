@@ -1,5 +1,6 @@
-// UnitRun: runs the operations of one unit on one microbatch: forward, recompute and backward of a layer, embedding, and
-// the head with its loss. Follows Note [Buffer rules] of spec/operations.h. Made for one instruction and then dropped.
+// UnitRun: runs the operations of one unit on one microbatch: forward, recompute and backward of a layer, embedding,
+// and the head with its loss. Follows Note [Buffer rules] of spec/operations.h. Made for one instruction and then
+// dropped.
 #pragma once
 
 #include <vector>
@@ -22,12 +23,12 @@ struct RopeTables {
 struct ModelContext {
   const ModelSpec* model = nullptr;
   const Inventory* inventory = nullptr;
-  std::vector<UnitOperations> operations;   // by unit
-  std::vector<RopeTables> rope;             // by layer; layers with equal RoPE share tensors
+  std::vector<UnitOperations> operations;  // by unit
+  std::vector<RopeTables> rope;            // by layer; layers with equal RoPE share tensors
   DType compute = DType::kFloat32;
   int64_t loss_chunk = 512;
   int threads = 1;
-  OperationClock* clock = nullptr;          // laps after each operation; none: nothing is timed
+  OperationClock* clock = nullptr;  // laps after each operation; none: nothing is timed
 };
 
 class UnitRun {

@@ -70,8 +70,9 @@ class CountingAllocator final : public c10::Allocator {
 void MemoryLedger::add(Account account, int64_t bytes) {
   const std::lock_guard lock(mutex_);
   if (limit_bytes_ > 0 && live_total_ + bytes > limit_bytes_) {
-    std::string text = "out of memory: " + format_bytes(bytes) + " of " + std::string(to_string(account)) + " on top of " +
-                       format_bytes(live_total_) + " exceed the limit of " + format_bytes(limit_bytes_) + "; live:";
+    std::string text = "out of memory: " + format_bytes(bytes) + " of " + std::string(to_string(account)) +
+                       " on top of " + format_bytes(live_total_) + " exceed the limit of " +
+                       format_bytes(limit_bytes_) + "; live:";
     for (int i = 0; i < kNumAccounts; ++i) {
       const auto a = static_cast<Account>(i);
       if (live_[a] > 0) text += " " + std::string(to_string(a)) + " " + format_bytes(live_[a]);

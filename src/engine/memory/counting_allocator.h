@@ -37,10 +37,10 @@ class MemoryLedger {
   void remove(Account account, int64_t bytes);
 
   AccountBytes live() const;
-  AccountBytes peak() const;          // per account, each at its own moment
-  int64_t peak_total() const;         // of the sum over accounts
-  AccountBytes at_peak_total() const; // per account at the moment of peak_total
-  void reset_peak();                  // peaks start again from what is live
+  AccountBytes peak() const;           // per account, each at its own moment
+  int64_t peak_total() const;          // of the sum over accounts
+  AccountBytes at_peak_total() const;  // per account at the moment of peak_total
+  void reset_peak();                   // peaks start again from what is live
 
   void start_log();
   std::vector<AllocationEvent> stop_log();
