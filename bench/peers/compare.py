@@ -6,6 +6,7 @@ import datetime
 import json
 import os
 import resource
+import socket
 import statistics
 import subprocess
 import sys
@@ -25,26 +26,35 @@ def children_cpu():
     return usage.ru_utime + usage.ru_stime
 
 
-def run(command, environment=None):
-    """The JSON line that the command prints, and the processor seconds that it took."""
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def run(command, processes=1):
+    """The JSON line that one of the processes prints, and the processor seconds that all of them took."""
     before = children_cpu()
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
-    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    if done.returncode != 0 or not lines:
-        sys.exit(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
+    environment = dict(os.environ, OMP_NUM_THREADS="1")
+    if processes > 1:
+        environment.update(WORLD_SIZE=str(processes), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))
+    started = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                env=dict(environment, RANK=str(rank), LOCAL_RANK=str(rank)))
+               for rank in range(processes)]
+    outputs = [process.communicate() for process in started]
+    lines = [line for out, _ in outputs for line in out.splitlines() if line.startswith("{")]
+    if any(process.returncode != 0 for process in started) or not lines:
+        sys.exit(f"{' '.join(command)} failed:\n" + "\n".join(error[-2000:] for _, error in outputs))
     return json.loads(lines[-1]), children_cpu() - before
 
 
 class Peer:
     def __init__(self, script, layout, precision):
         arguments, _, self.processes = LAYOUTS[layout]
-        launcher = [sys.executable]
-        if self.processes > 1:
-            launcher += ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(self.processes)]
-        self.command = launcher + [script, "--precision", precision] + arguments
+        self.command = [sys.executable, script, "--precision", precision] + arguments
 
     def run(self, steps):
-        line, cpu = run(self.command + ["--steps", str(steps)], dict(os.environ, OMP_NUM_THREADS="1"))
+        line, cpu = run(self.command + ["--steps", str(steps)], self.processes)
         return {"step_s": line["step_s"], "cpu_s": cpu,
                 "rss": self.processes * (line["peak_rss_mib"] - line["base_rss_mib"]) * MIB}
 

@@ -17,6 +17,8 @@ namespace {
 constexpr int64_t kRotatedBytes = int64_t{24} << 20;  // operands of products that follow one another, together
 constexpr int64_t kCopyBytes = int64_t{64} << 20;
 constexpr int64_t kOverlapBytes = int64_t{16} << 20;
+constexpr double kOverlapSeconds = 0.2;
+constexpr double kLeastOverlapShare = 0.01;  // a share of zero would read as not measured
 constexpr int64_t kReferenceExtent = 512;
 
 at::Tensor filled(int64_t rows, int64_t cols, DType dtype) {
@@ -170,25 +172,26 @@ class RankMeasurements {
     return stopwatch_.seconds([&](int) { issue(task, full).wait_host(); });
   }
 
-  // A collective beside products that take about twice as long as it.
+  // A collective beside products that take about twice as long as it. The difference of two times: more repetitions.
   double overlap() {
+    Stopwatch patient(communicator_, kOverlapSeconds);
     const CollectiveTask gather{CollectiveKind::kAllGather, kOverlapBytes};
     const at::Tensor full = full_tensor(gather.bytes);
-    const double alone = stopwatch_.seconds([&](int) { issue(gather, full).wait_host(); });
+    const double alone = patient.seconds([&](int) { issue(gather, full).wait_host(); });
     const GemmTask task{.m = kReferenceExtent, .n = kReferenceExtent, .k = kReferenceExtent};
     GemmOperands operands = make_operands(task);
-    const double product = stopwatch_.seconds([&](int) { multiply(task.use, operands); });
+    const double product = patient.seconds([&](int) { multiply(task.use, operands); });
     const int count = static_cast<int>(std::clamp(2 * alone / product, 1.0, 100.0)) + 1;
     const auto compute = [&] {
       for (int i = 0; i < count; ++i) multiply(task.use, operands);
     };
-    const double computing = stopwatch_.seconds([&](int) { compute(); });
-    const double together = stopwatch_.seconds([&](int) {
+    const double computing = patient.seconds([&](int) { compute(); });
+    const double together = patient.seconds([&](int) {
       const Work work = issue(gather, full);
       compute();
       work.wait_host();
     });
-    return std::clamp((together - computing) / alone, 0.0, 1.0);
+    return std::clamp((together - computing) / alone, kLeastOverlapShare, 1.0);
   }
 
   StepSeconds step(const StepTask& task) {
