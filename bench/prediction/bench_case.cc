@@ -134,6 +134,7 @@ ProbeRequest probe_request(const BenchCase& bench, int updates) {
   request.batch = random_batch(bench, request.config.config.batch.global);
   request.updates = updates;
   request.want_gradients = false;
+  request.want_hashes = false;
   return request;
 }
 

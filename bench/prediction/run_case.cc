@@ -1,25 +1,21 @@
 // One configuration on random tokens, as one JSON line: run_case [steps=N] [KEY=VALUE]... (fields of BenchCase).
 //
 // Wall time: median of the steps with an update. Processor time: of everything after loading. Resident memory: with the
-// engine loaded (idle), after a step of a tiny model, which makes the buffers of the libraries (warm), the peak; and
-// what the plan says that the ranks need, and what they counted.
+// engine loaded (idle), the peak; and what the plan says that the ranks need, what the calibrated machine says that
+// libraries need, and what was counted.
 #include <fmt/format.h>
 #include <sys/resource.h>
 
 #include <algorithm>
 #include <chrono>
 
+#include "base/process_memory.h"
+#include "cli/machine.h"
 #include "planner/ledger.h"
 #include "prediction/bench_case.h"
 
 namespace fivefold::bench {
 namespace {
-
-int64_t peak_resident_bytes() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  return usage.ru_maxrss * 1024;
-}
 
 double cpu_seconds() {
   rusage usage{};
@@ -32,8 +28,14 @@ double cpu_seconds() {
 
 int64_t predicted_bytes(const BenchCase& bench) {
   const ProbeRequest request = probe_request(bench, 0);
-  const Ledger ledger = predict_memory(request.model, build_inventory(request.model), request.config, bench.threads);
+  const Ledger ledger = predict_memory(request.model, build_inventory(request.model), request.config);
   return ledger.peak_total * bench.dp;
+}
+
+// 0: this machine was not calibrated.
+int64_t predicted_library_bytes(const BenchCase& bench) {
+  const Result<HardwareSpec> hardware = read_hardware(this_machine_file());
+  return hardware.ok() ? library_bytes(hardware->device, bench.bf16 ? DType::kBFloat16 : DType::kFloat32) : 0;
 }
 
 int64_t counted_bytes(const ProbeResult& result) {
@@ -56,11 +58,6 @@ int run(std::vector<std::string> settings) {
   }
   EngineApi& engine = *load_engine().value();
   const int64_t idle = peak_resident_bytes();
-  BenchCase tiny{
-      .hidden = 64, .layers = 1, .heads = 2, .kv_heads = 2, .ffn = 128, .vocab = 64, .sequence = 64, .micro = 1};
-  tiny.dp = bench->dp, tiny.threads = bench->threads, tiny.zero = bench->zero, tiny.bf16 = bench->bf16;
-  engine.probe(probe_request(tiny, 1)).value();
-  const int64_t warm = peak_resident_bytes();
   const double cpu_before = cpu_seconds();
   const ProbeResult result = engine.probe(probe_request(*bench, steps)).value();
   const double cpu = cpu_seconds() - cpu_before;
@@ -72,9 +69,9 @@ int run(std::vector<std::string> settings) {
   const double tokens = static_cast<double>(bench->micro * bench->accumulation * bench->sequence) * bench->dp;
   fmt::print(
       "{{\"case\": \"{}\", \"step_s\": {:.5f}, \"tokens_per_s\": {:.1f}, \"cpu_s\": {:.3f}, \"steps\": {}, "
-      "\"idle_rss\": {}, \"warm_rss\": {}, \"peak_rss\": {}, \"predicted\": {}, \"counted\": {}, \"loss\": {:.4f}}}\n",
-      bench->name(), step, tokens / step, cpu, result.step_seconds.size(), idle, warm, peak, predicted_bytes(*bench),
-      counted_bytes(result), result.loss);
+      "\"idle_rss\": {}, \"peak_rss\": {}, \"predicted\": {}, \"libraries\": {}, \"counted\": {}, \"loss\": {:.4f}}}\n",
+      bench->name(), step, tokens / step, cpu, result.step_seconds.size(), idle, peak, predicted_bytes(*bench),
+      predicted_library_bytes(*bench), counted_bytes(result), result.loss);
   return 0;
 }
 

@@ -14,7 +14,9 @@
 #include <thread>
 
 #include "base/log.h"
+#include "base/process_memory.h"
 #include "base/progress.h"
+#include "base/text.h"
 #include "cli/calibration.h"
 #include "cli/command.h"
 #include "cli/machine.h"
@@ -73,6 +75,17 @@ MachineFacts machine_facts() {
           .when = fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr)))};
 }
 
+// REQUIRES: the engine has computed nothing in this process.
+void measure_libraries(EngineApi& engine, MachineFacts& machine) {
+  const int64_t idle = peak_resident_bytes();
+  const auto grown = [&](DType dtype) {
+    engine.probe(library_probe(machine.cores, dtype)).value();
+    return peak_resident_bytes() - idle;
+  };
+  machine.library_bytes_fp32 = grown(DType::kFloat32);
+  machine.library_bytes_bf16 = grown(DType::kBFloat16);
+}
+
 Status write_file(const std::filesystem::path& path, const std::string& text) {
   std::error_code error;
   if (path.has_parent_path()) std::filesystem::create_directories(path.parent_path(), error);
@@ -95,6 +108,7 @@ void report(const HardwareSpec& hardware, const std::filesystem::path& file, boo
                 {"fp32_flops_per_s", device.peak_flops_per_s.fp32.value},
                 {"bf16_flops_per_s", device.peak_flops_per_s.bf16.value},
                 {"memory_bytes_per_s", device.memory_bytes_per_s.value},
+                {"library_bytes", library_bytes(device, DType::kBFloat16)},
                 {"collective_bytes_per_s", hardware.node_link.bytes_per_s.value}});
     return;
   }
@@ -104,7 +118,8 @@ void report(const HardwareSpec& hardware, const std::filesystem::path& file, boo
   if (hardware.node_link.bytes_per_s.known())
     print(fmt::format("; between ranks {:.1f} GB/s, {:.0f} us", hardware.node_link.bytes_per_s.value / 1e9,
                       hardware.node_link.latency_s.value * 1e6));
-  print(fmt::format("\nwritten to {}\n", file.string()));
+  print(fmt::format("; libraries {} a process\nwritten to {}\n", format_bytes(library_bytes(device, DType::kBFloat16)),
+                    file.string()));
 }
 
 ExitCode run_calibrate(const CalibrateOptions& options) {
@@ -115,7 +130,8 @@ ExitCode run_calibrate(const CalibrateOptions& options) {
     print_errors({engine.error()});
     return ExitCode::kBadInput;
   }
-  const MachineFacts machine = machine_facts();
+  MachineFacts machine = machine_facts();
+  measure_libraries(**engine, machine);
   Calibration calibration{calibration_requests(machine.cores), {}};
   int64_t total = 0, done = 0;
   for (const MeasureRequest& request : calibration.requests) total += static_cast<int64_t>(num_tasks(request));

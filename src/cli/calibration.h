@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/calibrate_request.h"
+#include "engine/engine_api.h"
 #include "planner/rates.h"
 
 namespace fivefold {
@@ -15,6 +16,9 @@ namespace fivefold {
 // One round of measurements: `ranks` ranks of `threads` threads at once. On c cores: one thread, one rank on all
 // cores, a rank on each core; and collectives of 2, 4, ... ranks.
 std::vector<MeasureRequest> calibration_requests(int cores);
+
+// One step of a model so small that what the process grows by is its libraries, on a rank for each core.
+ProbeRequest library_probe(int cores, DType dtype);
 
 struct Calibration {
   std::vector<MeasureRequest> requests;
@@ -25,7 +29,8 @@ struct MachineFacts {
   std::string processor;  // what the operating system calls it
   int cores = 1;
   int64_t memory_bytes = 0;
-  std::string when;  // date, for the file
+  std::string when;                                        // date, for the file
+  int64_t library_bytes_fp32 = 0, library_bytes_bf16 = 0;  // see DeviceSpec
 };
 
 // REQUIRES: requests of calibration_requests(machine.cores) and their measurements.

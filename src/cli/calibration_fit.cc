@@ -94,6 +94,8 @@ class Fit {
     hardware_.device.cores = machine.cores;
     hardware_.device.memory_bytes = {static_cast<double>(machine.memory_bytes), Provenance::kMeasured,
                                      "physical memory that the operating system reports"};
+    hardware_.device.library_bytes_fp32 = measured(static_cast<double>(machine.library_bytes_fp32));
+    hardware_.device.library_bytes_bf16 = measured(static_cast<double>(machine.library_bytes_bf16));
     for (auto* source : {&hardware_.device.gemm.source, &hardware_.device.operations.source,
                          &hardware_.device.streams.source, &hardware_.node_link.collectives.source})
       *source = source_;

@@ -1,5 +1,6 @@
 // What calibrate times: shapes between which and beyond which the planner interpolates.
 #include "cli/calibration.h"
+#include "cli/random_batch.h"
 #include "spec/run_config_io.h"
 
 namespace fivefold {
@@ -106,16 +107,20 @@ ModelSpec model_of(const Shape& shape) {
   return model;
 }
 
-StepTask step_task(const Shape& shape, DType dtype, int threads) {
-  StepTask task;
-  task.model = model_of(shape);
+RunConfig config_of(const Shape& shape, DType dtype, int threads) {
   RunConfig config;
   config.parallel.threads = threads;
   config.batch.micro = shape.micro;
   config.batch.global = shape.micro * shape.accumulation;
   config.batch.sequence = shape.sequence;
   config.precision.compute = dtype == DType::kFloat32 ? ComputeKind::kFp32 : ComputeKind::kBf16;
-  task.config = resolve(config, task.model).value();
+  return config;
+}
+
+StepTask step_task(const Shape& shape, DType dtype, int threads) {
+  StepTask task;
+  task.model = model_of(shape);
+  task.config = resolve(config_of(shape, dtype, threads), task.model).value();
   return task;
 }
 
@@ -140,6 +145,29 @@ void add_collectives(std::vector<CollectiveTask>& collectives) {
 }
 
 }  // namespace
+
+ProbeRequest library_probe(int cores, DType dtype) {
+  constexpr Shape kTiny{.hidden = 64,
+                        .heads = 2,
+                        .kv_heads = 2,
+                        .head_dim = 32,
+                        .ffn = 128,
+                        .vocab = 64,
+                        .layers = 1,
+                        .micro = 1,
+                        .accumulation = 1,
+                        .sequence = 64};
+  ProbeRequest request;
+  request.model = model_of(kTiny);
+  RunConfig config = config_of(kTiny, dtype, /*threads=*/1);
+  config.parallel.dp = cores;
+  config.batch.global = kTiny.micro * cores;
+  request.config = resolve(config, request.model).value();
+  request.batch = random_batch(request.config, kTiny.vocab, RandomTargets::kAll);
+  request.updates = 1;
+  request.want_gradients = request.want_hashes = false;
+  return request;
+}
 
 std::vector<MeasureRequest> calibration_requests(int cores) {
   std::vector<MeasureRequest> requests;

@@ -88,14 +88,20 @@ TEST(FitHardware, FindsTheLawOfAMachine) {
   Calibration calibration{calibration_requests(2), {}};
   for (const MeasureRequest& request : calibration.requests)
     calibration.measurements.push_back(LawfulMachine::measure(request));
-  const HardwareSpec hardware =
-      fit_hardware(calibration, {.processor = "abacus", .cores = 2, .memory_bytes = 1 << 30, .when = "2024-02-29"});
+  const HardwareSpec hardware = fit_hardware(calibration, {.processor = "abacus",
+                                                           .cores = 2,
+                                                           .memory_bytes = 1 << 30,
+                                                           .when = "2024-02-29",
+                                                           .library_bytes_fp32 = 12,
+                                                           .library_bytes_bf16 = 20});
   const DeviceSpec& device = hardware.device;
   EXPECT_EQ(device.name, "abacus");
   EXPECT_EQ(device.cores, 2);
   EXPECT_EQ(device.memory_bytes_per_s.value, LawfulMachine::kCopy);
   EXPECT_EQ(device.overlap_share.value, 0.5);
   EXPECT_EQ(device.step_overhead_s.value, 7e-6);
+  EXPECT_EQ(library_bytes(device, DType::kFloat32), 12);
+  EXPECT_EQ(library_bytes(device, DType::kBFloat16), 20);
   // The smallest product, 16^3, takes 0.16 us of its own beside the launch.
   EXPECT_NEAR(device.launch_latency_s.value, LawfulMachine::kLaunch, 0.2e-6);
   for (const GemmPoint& point : device.gemm.points) EXPECT_NEAR(point.flops_per_s / LawfulMachine::kGemmRate, 1, 0.01);

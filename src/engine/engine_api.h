@@ -50,6 +50,7 @@ struct ProbeRequest {
   int updates = 0;               // optimizer steps on the batch; the learning rate is optimizer.lr in each
   bool want_gradients = true;    // of the first step, before clipping
   bool want_parameters = false;  // after the updates
+  bool want_hashes = true;       // after the updates; holds one unit's weights at a time, uncounted
   bool log_allocations = false;
 };
 
@@ -59,8 +60,8 @@ struct ProbeResult {
   std::vector<double> losses;      // after 1, 2, ... updates
   std::vector<double> grad_norms;  // before clipping, of each update
   std::vector<NamedTensor> gradients, parameters;
-  std::vector<uint64_t> parameter_hashes;  // per rank, of the working weights after the updates, gathered in full
-  std::vector<RankMemory> memory;          // per rank, of the first step
+  std::vector<uint64_t> parameter_hashes;             // per rank, of the working weights after the updates
+  std::vector<RankMemory> memory;                     // per rank, of the first step
   std::vector<std::vector<RecordedTraffic>> traffic;  // per rank, of one step
   std::vector<double> step_seconds;                   // of every step, the first (without update) included
 };

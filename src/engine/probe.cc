@@ -124,8 +124,8 @@ class RankProbe {
       if (!last) result_.grad_norms.push_back(outcome.grad_norm);
       result_.step_seconds.push_back(outcome.seconds);
     }
-    const uint64_t hash = hash_parameters(session);
-    result_.parameter_hashes[static_cast<size_t>(communicator.rank())] = hash;
+    if (request_.want_hashes)
+      result_.parameter_hashes[static_cast<size_t>(communicator.rank())] = hash_parameters(session);
     if (request_.want_parameters) {
       auto parameters = gather_tensors(session, RankSession::State::kMaster);
       if (root) result_.parameters = std::move(parameters);

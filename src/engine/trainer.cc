@@ -7,10 +7,10 @@
 #include <mutex>
 #include <optional>
 
+#include "base/process_memory.h"
 #include "comm/local_world.h"
 #include "engine/agreement.h"
 #include "engine/checkpointing.h"
-#include "engine/process_memory.h"
 #include "engine/rank_recorder.h"
 #include "engine/training_data.h"
 #include "engine/weights.h"

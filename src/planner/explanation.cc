@@ -134,7 +134,7 @@ Explanation explain(const ModelSpec& model, const Inventory& inventory, const Re
                     const HardwareSpec& hardware) {
   Explanation e;
   e.config = config;
-  e.ledger = predict_memory(model, inventory, config, rank_placement(config, hardware).threads);
+  e.ledger = predict_memory(model, inventory, config);
   add_outside_tensors(e.ledger, config, hardware);
   e.capacity = planned_capacity(config, hardware);
   e.traffic = predict_traffic(inventory, config);

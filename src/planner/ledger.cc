@@ -133,17 +133,17 @@ int64_t microbatch_data_bytes(const ResolvedConfig& config) {
 
 Ledger predict_memory_shortened(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config) {
   constexpr int64_t kReplayed = 3;
-  if (config.num_microbatches <= kReplayed) return predict_memory(model, inventory, config, 1);
+  if (config.num_microbatches <= kReplayed) return predict_memory(model, inventory, config);
   ResolvedConfig shortened = config;
   shortened.num_microbatches = kReplayed;
-  Ledger ledger = predict_memory(model, inventory, shortened, 1);
+  Ledger ledger = predict_memory(model, inventory, shortened);
   const int64_t data = (config.num_microbatches - kReplayed) * microbatch_data_bytes(config);
   for (AccountBytes* bytes : {&ledger.persistent, &ledger.peak, &ledger.at_peak}) (*bytes)[Account::kData] += data;
   ledger.peak_total += data;
   return ledger;
 }
 
-Ledger predict_memory(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config, int) {
+Ledger predict_memory(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config) {
   StepReplay replay(model, inventory, config);
   replay.allocate_persistent();
   Ledger ledger;
@@ -157,8 +157,7 @@ Ledger predict_memory(const ModelSpec& model, const Inventory& inventory, const 
   return ledger;
 }
 
-std::vector<int64_t> memory_timeline(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config,
-                                     int) {
+std::vector<int64_t> memory_timeline(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config) {
   StepReplay replay(model, inventory, config);
   replay.allocate_persistent();
   std::vector<int64_t> timeline;

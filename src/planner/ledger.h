@@ -27,8 +27,8 @@ struct Ledger {
   std::string peak_moment;  // the instruction during which it is reached
 };
 
-// Of one rank during a training step; every rank of a data-parallel run has the same. `threads`: of the rank.
-Ledger predict_memory(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config, int threads);
+// Of one rank during a training step; every rank of a data-parallel run has the same.
+Ledger predict_memory(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config);
 
 // Of the ids, targets, positions and document offsets of one microbatch, which live for the whole step.
 int64_t microbatch_data_bytes(const ResolvedConfig& config);
@@ -38,7 +38,6 @@ int64_t microbatch_data_bytes(const ResolvedConfig& config);
 Ledger predict_memory_shortened(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config);
 
 // Bytes live after each instruction of the step's Program, for timelines: total over accounts.
-std::vector<int64_t> memory_timeline(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config,
-                                     int threads);
+std::vector<int64_t> memory_timeline(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config);
 
 }  // namespace fivefold

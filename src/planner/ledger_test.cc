@@ -63,7 +63,7 @@ TEST(Ledger, ShortenedReplayEqualsTheWhole) {
         .dp = 4, .zero = zero, .micro = 2, .accumulation = 7, .sequence = 64, .recompute_every = zero % 2 * 2};
     const ResolvedConfig config = resolved(model, layout);
     const Inventory inventory = build_inventory(model);
-    const Ledger whole = predict_memory(model, inventory, config, 1);
+    const Ledger whole = predict_memory(model, inventory, config);
     const Ledger shortened = predict_memory_shortened(model, inventory, config);
     EXPECT_EQ(shortened.peak_total, whole.peak_total) << zero;
     EXPECT_EQ(shortened.at_peak, whole.at_peak) << zero;
@@ -78,7 +78,7 @@ TEST(Ledger, LinesAddUpToTheStates) {
   const ResolvedConfig config = resolved(model, {.dp = 8, .zero = 2});
   AccountBytes sum;
   for (const MemoryLine& line : memory_lines(model, inventory, config)) sum[line.account] += line.bytes;
-  const Ledger ledger = predict_memory(model, inventory, config, 1);
+  const Ledger ledger = predict_memory(model, inventory, config);
   for (const Account account :
        {Account::kParams, Account::kGrads, Account::kMaster, Account::kMoment1, Account::kMoment2})
     EXPECT_EQ(sum[account], ledger.persistent[account]) << to_string(account);

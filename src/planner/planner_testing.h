@@ -49,7 +49,7 @@ inline ResolvedConfig resolved(const ModelSpec& model, const Layout& layout) {
 }
 
 inline Ledger ledger_of(const ModelSpec& model, const Layout& layout) {
-  return predict_memory(model, build_inventory(model), resolved(model, layout), 1);
+  return predict_memory(model, build_inventory(model), resolved(model, layout));
 }
 
 inline SearchRequest request_for(const std::string& model, const std::string& hardware, int ranks, int64_t sequence,

@@ -24,7 +24,7 @@ TEST(Search, BoundIsBelowThePeak) {
         const ResolvedConfig config = resolved(
             model, {.dp = 4, .zero = zero, .micro = 2, .accumulation = accumulation, .recompute_every = every});
         EXPECT_LE(state_bytes(inventory, config) + saved_activation_bytes(model, inventory, config),
-                  predict_memory(model, inventory, config, 1).peak_total);
+                  predict_memory(model, inventory, config).peak_total);
       }
 }
 
@@ -44,7 +44,7 @@ TEST(Search, MissesNoFasterLayout) {
                                                                .accumulation = 8 / micro,
                                                                .sequence = 4096,
                                                                .recompute_every = every});
-        Ledger ledger = predict_memory(request.model, inventory, config, 1);
+        Ledger ledger = predict_memory(request.model, inventory, config);
         add_outside_tensors(ledger, config, request.hardware);
         if (ledger.peak_total > planned_capacity(config, request.hardware)) continue;
         const double tokens =

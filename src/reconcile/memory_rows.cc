@@ -78,7 +78,9 @@ std::string total_cause(const RunPlan& plan, const RecordedSession& session, con
 }
 
 ReconcileRow process_row(const PlannedRun& run, const ProcessRecord& process, int rank) {
-  const double predicted = static_cast<double>(run.plan.ledger.peak_total) * process.ranks;
+  const double planned = static_cast<double>(run.plan.ledger.peak_total) * process.ranks;
+  const double libraries = static_cast<double>(run.plan.library_bytes);
+  const double predicted = planned + libraries;
   ReconcileRow row{.section = RowSection::kMemory,
                    .quantity = "memory.rss_above_idle",
                    .rank = rank,
@@ -90,12 +92,13 @@ ReconcileRow process_row(const PlannedRun& run, const ProcessRecord& process, in
   int64_t counted = 0;
   for (int i = rank; i < rank + process.ranks && i < static_cast<int>(run.record.ranks.size()); ++i)
     counted += peak_total_of(run.record.ranks[static_cast<size_t>(i)].sessions.back()).bytes;
-  const double above_plan = static_cast<double>(counted) - predicted;
+  const double above_plan = static_cast<double>(counted) - planned;
   const double before_model = static_cast<double>(process.rss_before_model - process.rss_idle);
-  const double rest = row.measured - static_cast<double>(counted) - before_model;
+  const double rest = row.measured - static_cast<double>(counted) - before_model - libraries;
   row.cause = "counted beyond the plan " + format_difference(above_plan, RowUnit::kBytes) +
-              ", resident before the model was made " + format_difference(before_model, RowUnit::kBytes) +
-              ", not counted (allocator's reserve, stacks, file pages; negative: never touched) " +
+              ", resident before the model was made " + format_difference(before_model, RowUnit::kBytes) + ", beyond " +
+              format_bytes(run.plan.library_bytes) +
+              " of libraries (allocator's reserve, stacks, file pages; negative: never touched) " +
               format_difference(rest, RowUnit::kBytes);
   return row;
 }

@@ -55,6 +55,7 @@ inline RunPlan example_plan(int dp) {
   plan.ledger.at_peak[Account::kParams] = 100 * kMiB;
   plan.ledger.at_peak[Account::kActivations] = 60 * kMiB;
   plan.ledger.peak_total = 160 * kMiB;
+  plan.library_bytes = 5 * kMiB;
   if (dp > 1)
     plan.traffic = {{CollectiveKind::kAllReduce, GroupKind::kDpCp, Purpose::kTokenCount, 1, 8},
                     {CollectiveKind::kReduceScatter, GroupKind::kShard, Purpose::kGradients, 3, 3000},
@@ -138,7 +139,7 @@ inline PlannedRun example_run(int dp = 2) {
   process.ranks = dp;
   process.rss_idle = 50 * kMiB;
   process.rss_before_model = 52 * kMiB;
-  process.rss_peak = 50 * kMiB + dp * 160 * kMiB + 2 * kMiB;
+  process.rss_peak = 50 * kMiB + dp * 160 * kMiB + 2 * kMiB + 5 * kMiB;
   run.record.ranks[0].sessions[0].processes.push_back(process);
   return run;
 }

@@ -65,10 +65,11 @@ Result<RunPlan> make_run_plan(const ModelSpec& model, const ResolvedConfig& conf
   plan.config = config;
   plan.threads = threads;
   plan.program = training_program(plan.inventory, config);
-  plan.ledger = predict_memory(model, plan.inventory, config, threads);
+  plan.ledger = predict_memory(model, plan.inventory, config);
   plan.traffic = predict_traffic(plan.inventory, config);
   plan.flops = step_flops(model, plan.inventory, config);
   if (hardware) plan.time = planned_time(plan, *hardware);
+  if (hardware) plan.library_bytes = library_bytes(hardware->device, config.compute);
   return plan;
 }
 
@@ -90,6 +91,7 @@ Json plan_json(const RunPlan& plan) {
             {"persistent", accounts_json(plan.ledger.persistent)},
             {"at_peak", accounts_json(plan.ledger.at_peak)},
             {"peak", plan.ledger.peak_total},
+            {"libraries", plan.library_bytes},
             {"peak_moment", plan.ledger.peak_moment}}},
           {"traffic", std::move(traffic)},
           {"flops",

@@ -34,6 +34,7 @@ struct RunPlan {
   int threads = 1;                   // of a rank
   Program program;                   // of a step, alike on every rank
   Ledger ledger;                     // of a rank
+  int64_t library_bytes = 0;         // of a process, beside what its ranks count; 0: not measured
   std::vector<TrafficLine> traffic;  // of a rank and step
   StepFlops flops;                   // of a step, all ranks
   std::optional<PlannedTime> time;   // nothing without hardware
@@ -43,7 +44,8 @@ struct RunPlan {
 Result<RunPlan> make_run_plan(const ModelSpec& model, const ResolvedConfig& config, int threads,
                               const HardwareSpec* hardware);
 
-// {"model", "ranks", "threads", "memory": {"accounts", "at_peak", "peak", "peak_moment"}, "traffic": [...], "flops",
+// {"model", "ranks", "threads", "memory": {"accounts", "at_peak", "peak", "libraries", "peak_moment"}, "traffic":
+// [...], "flops",
 //  "time": {...} or null}; docs/formats/run-record.md.
 nlohmann::ordered_json plan_json(const RunPlan& plan);
 // RUN_DIRECTORY/plan.json, replaced whole. Errors: cannot be written.

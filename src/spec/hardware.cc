@@ -105,6 +105,8 @@ DeviceSpec read_device(HardwareReader reader) {
   device.step_overhead_s = reader.figure("step_overhead_s");
   device.optimizer_bytes_per_s = reader.figure("optimizer_bytes_per_s");
   device.overlap_share = reader.figure("overlap_share");
+  device.library_bytes_fp32 = reader.figure("library_bytes_fp32");
+  device.library_bytes_bf16 = reader.figure("library_bytes_bf16");
   device.power_w = reader.figure("power_w");
   device.price_per_hour = reader.figure("price_per_hour");
   device.gemm = read_curve<GemmPoint>(reader, "gemm", read_gemm_point);
@@ -221,6 +223,11 @@ const std::vector<std::pair<std::string_view, StreamKind>>& stream_names() {
       {"accumulate", StreamKind::kAccumulate},
       {"sum_of_squares", StreamKind::kSumOfSquares}};
   return names;
+}
+
+int64_t library_bytes(const DeviceSpec& device, DType compute) {
+  const Figure& figure = compute == DType::kFloat32 ? device.library_bytes_fp32 : device.library_bytes_bf16;
+  return static_cast<int64_t>(figure.value);
 }
 
 double matrix_rate(const MatrixRates& rates, DType dtype) {

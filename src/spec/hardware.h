@@ -118,6 +118,9 @@ struct DeviceSpec {
   Figure step_overhead_s;           // per training step, outside operations
   Figure optimizer_bytes_per_s;     // of AdamW over parameters, gradients and states
   Figure overlap_share;             // of a collective's time by which computing meanwhile gets longer
+  // Resident memory that the libraries of a training process take once they have computed in fp32, or in fp32 and bf16,
+  // beside what the ranks count: compiled kernels, pages of code, buffers of threads. CPU; of a process.
+  Figure library_bytes_fp32, library_bytes_bf16;
   Figure power_w;
   Figure price_per_hour;  // US dollars
   Curve<GemmPoint> gemm;
@@ -148,6 +151,9 @@ struct HardwareSpec {
 
   bool operator==(const HardwareSpec&) const = default;
 };
+
+// library_bytes_fp32 or, for another type, library_bytes_bf16; 0: not measured.
+int64_t library_bytes(const DeviceSpec& device, DType compute);
 
 // Rate of a matrix product in `dtype`: fp8 for both formats, 0 where the device has none. fp64 and integers: 0.
 double matrix_rate(const MatrixRates& rates, DType dtype);

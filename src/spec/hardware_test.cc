@@ -98,6 +98,8 @@ TEST(Hardware, MeasuredMachineSurvivesWritingAndReading) {
   h.device.launch_latency_s = measured(1.7e-6);
   h.device.step_overhead_s = measured(2e-4);
   h.device.optimizer_bytes_per_s = measured(1.1e10);
+  h.device.library_bytes_fp32 = measured(1.2e7);
+  h.device.library_bytes_bf16 = measured(2.4e7);
   h.device.gemm = {Provenance::kMeasured,
                    "calibrate",
                    {{512, 1408, 512, DType::kBFloat16, 2, 3.9e11}, {64, 64, 64, DType::kFloat32, 1, 1e10, 2}}};

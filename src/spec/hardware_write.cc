@@ -79,6 +79,8 @@ void write_device(std::string& out, const DeviceSpec& device) {
   write_figure(out, "step_overhead_s", device.step_overhead_s);
   write_figure(out, "optimizer_bytes_per_s", device.optimizer_bytes_per_s);
   write_figure(out, "overlap_share", device.overlap_share);
+  write_figure(out, "library_bytes_fp32", device.library_bytes_fp32);
+  write_figure(out, "library_bytes_bf16", device.library_bytes_bf16);
   write_figure(out, "power_w", device.power_w);
   write_figure(out, "price_per_hour", device.price_per_hour);
   write_rates(out, "device.peak_flops_per_s", device.peak_flops_per_s);

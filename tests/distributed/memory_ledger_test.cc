@@ -183,7 +183,7 @@ TEST_P(MemoryLedger, PredictedEqualsCountedOnEveryRank) {
     request.updates = 1;
     request.want_gradients = false;
     const ProbeResult result = engine->probe(request).value();
-    const Ledger ledger = predict_memory(model, inventory, request.config, 1);
+    const Ledger ledger = predict_memory(model, inventory, request.config);
     const std::vector<TrafficLine> traffic = predict_traffic(inventory, request.config);
     for (size_t rank = 0; rank < result.memory.size(); ++rank) {
       SCOPED_TRACE("rank " + std::to_string(rank));

@@ -1,4 +1,4 @@
-#include "engine/process_memory.h"
+#include "base/process_memory.h"
 
 #include <sys/resource.h>
 #include <unistd.h>
