@@ -44,7 +44,7 @@ class HostWork final : public WorkState {
   std::exception_ptr error_;
 };
 
-CallQueue::CallQueue(std::function<void(Call&)> accept, std::function<void(Call&)> execute)
+CallQueue::CallQueue(std::function<bool(Call&)> accept, std::function<void(Call&)> execute)
     : accept_(std::move(accept)), execute_(std::move(execute)), thread_([this] { run(); }) {}
 
 CallQueue::~CallQueue() {
@@ -58,7 +58,7 @@ CallQueue::~CallQueue() {
 
 Work CallQueue::submit(Call call) {
   std::unique_lock lock(mutex_);
-  accept_(call);
+  if (!accept_(call)) return Work();
   const bool sync = call.options.mode == Mode::kSync;
   if (!sync || executing_ || !entries_.empty()) {
     const auto work = std::make_shared<HostWork>();

@@ -18,9 +18,9 @@ class HostWork;
 
 class CallQueue {
  public:
-  // `accept` numbers and records a call: called in program order, under the queue's lock. `execute` runs it and may
-  // throw; executions never overlap.
-  CallQueue(std::function<void(Call&)> accept, std::function<void(Call&)> execute);
+  // `accept` numbers and records a call, or returns false for one that is not to be made: called in program order,
+  // under the queue's lock. `execute` runs it and may throw; executions never overlap.
+  CallQueue(std::function<bool(Call&)> accept, std::function<void(Call&)> execute);
   // Executes what is queued, then ends the thread.
   ~CallQueue();
   CallQueue(const CallQueue&) = delete;
@@ -37,7 +37,7 @@ class CallQueue {
 
   void run();
 
-  const std::function<void(Call&)> accept_;
+  const std::function<bool(Call&)> accept_;
   const std::function<void(Call&)> execute_;
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -109,10 +109,12 @@ T element(double x) {
 }
 
 // A hook that lets other threads run a random number of times: other interleavings each time, no clock.
-inline std::function<void(HookPoint, int, const CallRecord&)> random_delays(unsigned seed) {
-  return [seed](HookPoint point, int rank, const CallRecord& record) {
-    std::minstd_rand random(seed * 7919u + static_cast<unsigned>(rank) * 104729u +
-                            static_cast<unsigned>(record.sequence) * 31u + static_cast<unsigned>(point) * 17u + 1u);
+inline std::function<void(HookedCall&)> random_delays(unsigned seed) {
+  return [seed](const HookedCall& call) {
+    if (call.point == HookPoint::kCalled) return;
+    std::minstd_rand random(seed * 7919u + static_cast<unsigned>(call.rank) * 104729u +
+                            static_cast<unsigned>(call.record.sequence) * 31u +
+                            static_cast<unsigned>(call.point) * 17u + 1u);
     random.discard(3);
     const unsigned yields = random() % 4 == 0 ? random() % 200 : random() % 5;
     for (unsigned i = 0; i < yields; ++i) std::this_thread::yield();

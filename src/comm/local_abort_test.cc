@@ -69,9 +69,10 @@ TEST(LocalAbort, DyingAnywhereLeavesNoReaderBehind) {
     const int fatal_call = static_cast<int>(run_index / 8 % 12);
     LocalOptions options{.timeout_s = 30,
                          .send_mode = run_index % 4 < 2 ? SendMode::kBuffered : SendMode::kRendezvous,
-                         .hook = [&](HookPoint p, int rank, const CallRecord& record) {
-                           delay(p, rank, record);
-                           if (rank == victim && p == point && calls++ == fatal_call) throw Killed(record.name());
+                         .hook = [&](HookedCall& call) {
+                           delay(call);
+                           if (call.rank == victim && call.point == point && calls++ == fatal_call)
+                             throw Killed(call.record.name());
                          }};
     const Outcome outcome = run(3, options, [](int rank, Communicator& comm) {
       for (int i = 0; i < 10; ++i) {
@@ -100,9 +101,9 @@ TEST(LocalAbort, WhoEntersAfterAnAbortTouchesNoData) {
   // Ranks 0 and 1 have entered, the abort throws them out, and their buffers are gone when rank 2 enters at last.
   std::latch others_left(2);
   std::atomic<bool> waiting{false}, touched{false};
-  const LocalOptions options{.timeout_s = 30, .hook = [&](HookPoint point, int rank, const CallRecord&) {
-                               if (rank != 2) return;
-                               if (point == HookPoint::kBeforeData) touched = true;
+  const LocalOptions options{.timeout_s = 30, .hook = [&](const HookedCall& call) {
+                               if (call.rank != 2 || call.point == HookPoint::kCalled) return;
+                               if (call.point == HookPoint::kBeforeData) touched = true;
                                waiting = true;
                                others_left.wait();
                              }};
@@ -128,13 +129,12 @@ TEST(LocalAbort, WhoEntersAfterAnAbortTouchesNoData) {
 TEST(LocalAbort, ARendezvousSenderStaysWhileItsBufferIsRead) {
   // The receiver has taken the send when the abort comes, and copies after a while.
   std::atomic<bool> taken{false}, sender_left{false}, left_too_early{false};
-  const LocalOptions options{
-      .timeout_s = 30, .send_mode = SendMode::kRendezvous, .hook = [&](HookPoint point, int rank, const CallRecord&) {
-        if (rank != 0 || point != HookPoint::kBeforeData) return;
-        taken = true;
-        for (int i = 0; i < 2000; ++i) std::this_thread::yield();
-        left_too_early = sender_left.load();
-      }};
+  const LocalOptions options{.timeout_s = 30, .send_mode = SendMode::kRendezvous, .hook = [&](const HookedCall& call) {
+                               if (call.rank != 0 || call.point != HookPoint::kBeforeData) return;
+                               taken = true;
+                               for (int i = 0; i < 2000; ++i) std::this_thread::yield();
+                               left_too_early = sender_left.load();
+                             }};
   const Outcome outcome = run(3, options, [&](int rank, Communicator& comm) {
     std::vector<float> x(1000);
     if (rank == 0) comm.recv(comm.world(), buffer_of(x), 1, Purpose::kActivations);

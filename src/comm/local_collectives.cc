@@ -111,9 +111,10 @@ void LocalCommunicator::execute_collective(const Call& call) {
   try {
     meeting.enter();
     if (call.kind == CollectiveKind::kBarrier) return;
-    run_hook(HookPoint::kBeforeData, call.records.front());
+    run_hook({HookPoint::kBeforeData, rank(), call.records.front()});
     move_data(meeting, call, *state_);
     meeting.meet();
+    run_hook({HookPoint::kAfterData, rank(), call.records.front(), bytes_of(call.output)});
   } catch (...) {
     state_->abort(rank(), error_text(std::current_exception()));
     meeting.leave_early();

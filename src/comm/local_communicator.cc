@@ -15,8 +15,8 @@ LocalGroup& local(const Group& group) { return *static_cast<LocalGroup*>(group.t
 LocalCommunicator::LocalCommunicator(std::shared_ptr<LocalState> state, Group world)
     : Communicator(world, std::make_shared<CommCounters>(), state->recorder(world.rank())),
       state_(std::move(state)),
-      queue_(std::make_unique<CallQueue>([this](Call& call) { accept(call); }, [this](Call& call) { execute(call); })) {
-}
+      queue_(std::make_unique<CallQueue>([this](Call& call) { return accept(call); },
+                                         [this](Call& call) { execute(call); })) {}
 
 LocalCommunicator::~LocalCommunicator() {
   queue_.reset();
@@ -48,7 +48,7 @@ Work LocalCommunicator::submit(Call call) {
   return queue_->submit(std::move(call));
 }
 
-void LocalCommunicator::accept(Call& call) {
+bool LocalCommunicator::accept(Call& call) {
   LocalGroup::Member& line = local(call.group).lines[call.group.rank()];
   CallRecord record{.kind = call.kind,
                     .group_kind = call.group.kind(),
@@ -56,6 +56,10 @@ void LocalCommunicator::accept(Call& call) {
                     .bytes = call.input.bytes,
                     .dtype = call.input.dtype,
                     .purpose = call.purpose};
+  const auto next_number = [&line](const PeerTransfer& transfer) -> int64_t& {
+    auto& next = transfer.kind == CollectiveKind::kSend ? line.next_send : line.next_recv;
+    return next[static_cast<size_t>(transfer.peer)];
+  };
   if (call.transfers.empty()) {
     record.sequence = line.next_collective++;
     call.records.push_back(record);
@@ -65,19 +69,39 @@ void LocalCommunicator::accept(Call& call) {
     record.peer = call.group.members()[static_cast<size_t>(transfer.peer)];
     record.bytes = transfer.buffer.bytes;
     record.dtype = transfer.buffer.dtype;
-    auto& next = transfer.kind == CollectiveKind::kSend ? line.next_send : line.next_recv;
-    record.sequence = next[static_cast<size_t>(transfer.peer)]++;
+    record.sequence = next_number(transfer)++;
     call.records.push_back(record);
   }
+
+  bool skip = false;
+  for (const CallRecord& r : call.records) skip |= run_hook({HookPoint::kCalled, rank(), r});
+  if (skip) {
+    if (call.transfers.empty()) --line.next_collective;
+    for (const PeerTransfer& transfer : call.transfers) --next_number(transfer);
+    return false;
+  }
   for (CallRecord& r : call.records) call.tickets.push_back(recorder().add(r));
+  return true;
 }
 
 void LocalCommunicator::update_records(Call& call, CallState state) {
   for (size_t i = 0; i < call.records.size(); ++i) recorder().update(call.tickets[i], call.records[i], state);
 }
 
-void LocalCommunicator::run_hook(HookPoint point, const CallRecord& record) const {
-  if (state_->options().hook) state_->options().hook(point, rank(), record);
+bool LocalCommunicator::run_hook(HookedCall call) const {
+  if (!state_->options().hook) return false;
+  call.world = state_.get();
+  state_->options().hook(call);
+  return call.skip;
+}
+
+std::span<std::byte> LocalCommunicator::sent_bytes(const Call& call, size_t i) {
+  if (!call.transfers.empty()) {
+    const PeerTransfer& transfer = call.transfers[i];
+    return transfer.kind == CollectiveKind::kSend ? bytes_of(transfer.buffer) : std::span<std::byte>{};
+  }
+  const bool listens = call.kind == CollectiveKind::kBroadcast && call.group.rank() != call.root;
+  return listens ? std::span<std::byte>{} : bytes_of(call.input);
 }
 
 void LocalCommunicator::execute(Call& call) {
@@ -85,7 +109,8 @@ void LocalCommunicator::execute(Call& call) {
   update_records(call, CallState::kExecuting);
   try {
     state_->throw_if_aborted(rank());
-    for (const CallRecord& record : call.records) run_hook(HookPoint::kBeforeEntry, record);
+    for (size_t i = 0; i < call.records.size(); ++i)
+      run_hook({HookPoint::kBeforeEntry, rank(), call.records[i], sent_bytes(call, i)});
     call.transfers.empty() ? execute_collective(call) : execute_exchange(call);
   } catch (...) {
     state_->abort(rank(), error_text(std::current_exception()));

@@ -26,11 +26,19 @@ class LocalCommunicator final : public Communicator {
  private:
   class Exchange;  // of a batch of sends and receives; local_exchange.cc
 
+  static std::span<std::byte> bytes_of(const Buffer& buffer) {
+    return {static_cast<std::byte*>(buffer.pointer), static_cast<size_t>(buffer.bytes)};
+  }
+  // What this rank sends in the call's record number `i`: nothing with a receive, and with a broadcast at its root
+  // only.
+  static std::span<std::byte> sent_bytes(const Call& call, size_t i);
+
   Work submit(Call call) override;
-  void accept(Call& call);
+  bool accept(Call& call);
   void execute(Call& call);
   void update_records(Call& call, CallState state);
-  void run_hook(HookPoint point, const CallRecord& record) const;
+  // Calls the hook, if there is one; returns whether it skips the call.
+  bool run_hook(HookedCall call) const;
 
   void execute_collective(const Call& call);
   void execute_exchange(const Call& call);

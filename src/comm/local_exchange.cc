@@ -86,12 +86,15 @@ void LocalCommunicator::Exchange::post(size_t i) {
 Missing LocalCommunicator::Exchange::missing_send() {
   for (const size_t i : receives_)
     if (incoming(i).num_posted.load() > 0) return {};
-  return {call_.records[receives_.front()].peer, &call_.records[receives_.front()]};
+  return {.rank = call_.records[receives_.front()].peer, .call = &call_.records[receives_.front()]};
 }
 
 Missing LocalCommunicator::Exchange::missing_receive() {
   for (const Sent& sent : sends_)
-    if (!sent.post->done.load()) return {call_.records[sent.transfer].peer, &call_.records[sent.transfer]};
+    if (!sent.post->done.load())
+      return {.rank = call_.records[sent.transfer].peer,
+              .call = &call_.records[sent.transfer],
+              .entered = sent.post->taken.load()};
   return {};
 }
 
@@ -120,18 +123,19 @@ std::shared_ptr<PostedSend> LocalCommunicator::Exchange::take(size_t i) {
     if (channel.posted.empty()) state_.throw_if_aborted(self_.rank());  // an aborted sender has taken it back
     FIVEFOLD_CHECK(!channel.posted.empty());
     sent = channel.posted.front();
-    if (sent->record.bytes == mine.bytes && sent->record.dtype == mine.dtype) {
+    if (sent->record.bytes == mine.bytes && sent->record.dtype == mine.dtype && sent->record.purpose == mine.purpose) {
+      sent->taken.store(true);
       channel.posted.pop_front();
       channel.num_posted.fetch_sub(1);
       return sent;
     }
   }
-  const auto size = [](const CallRecord& record) {
-    return " (" + std::to_string(record.bytes) + " bytes of " + std::string(to_string(record.dtype)) + ")";
+  const auto describe = [](const CallRecord& record) {
+    return record.name() + " (" + std::to_string(record.bytes) + " bytes of " + std::string(to_string(record.dtype)) +
+           ", " + std::string(to_string(record.purpose)) + ")";
   };
-  state_.fail(self_.rank(), "rank " + std::to_string(self_.rank()) + " entered " + mine.name() + size(mine) +
-                                ", but rank " + std::to_string(mine.peer) + " entered " + sent->record.name() +
-                                size(sent->record));
+  state_.fail(self_.rank(), "rank " + std::to_string(self_.rank()) + " entered " + describe(mine) + ", but rank " +
+                                std::to_string(mine.peer) + " entered " + describe(sent->record));
 }
 
 void LocalCommunicator::Exchange::receive(size_t i) {
@@ -143,13 +147,14 @@ void LocalCommunicator::Exchange::receive(size_t i) {
     state_.ring(call_.records[i].peer);
   };
   try {
-    self_.run_hook(HookPoint::kBeforeData, call_.records[i]);
+    self_.run_hook({HookPoint::kBeforeData, self_.rank(), call_.records[i]});
   } catch (...) {
     finish();
     throw;
   }
   if (buffer.bytes > 0) std::memcpy(buffer.pointer, sent->data, static_cast<size_t>(buffer.bytes));
   finish();
+  self_.run_hook({HookPoint::kAfterData, self_.rank(), call_.records[i], bytes_of(buffer)});
 }
 
 void LocalCommunicator::Exchange::retract() {

@@ -25,7 +25,8 @@ TEST(LocalFault, AThrowingRankEndsTheOthers) {
     while (true) comm.all_reduce(comm.world(), buffer_of(x), Reduction::kSum, Purpose::kGradients);
   });
   EXPECT_EQ(outcome.error->rank(), 1);
-  EXPECT_STREQ(outcome.error->what(), "rank 1: out of memory in layer 3");
+  EXPECT_STREQ(outcome.error->what(),
+               "rank 1: out of memory in layer 3\nrank 1 was outside any call, after all_reduce #0 of world[0]");
   EXPECT_THROW(std::rethrow_exception(outcome.error->cause()), std::runtime_error);
   EXPECT_EQ(outcome.num(Ended::kAborted), 3);
   EXPECT_EQ(outcome.num(Ended::kOther), 1);
@@ -103,8 +104,8 @@ TEST(LocalFault, TransfersMustAgreeInSize) {
       }
     });
     expect_text(outcome,
-                "rank 1 entered recv #0 of world[0] from rank 0 (20 bytes of fp32), but rank 0 entered send #0 of "
-                "world[0] to rank 1 (16 bytes of fp32)");
+                "rank 1 entered recv #0 of world[0] from rank 0 (20 bytes of fp32, activations), but rank 0 entered "
+                "send #0 of world[0] to rank 1 (16 bytes of fp32, activations)");
   }
 }
 

@@ -44,7 +44,8 @@ void LocalMeeting::arrive() {
 
 Missing LocalMeeting::missing_at(uint64_t arrivals) const {
   for (int j = 0; j < size(); ++j)
-    if (group_.lines[j].arrivals.load() < arrivals) return {group_.members[j], &call_.records.front()};
+    if (group_.lines[j].arrivals.load() < arrivals)
+      return {.rank = group_.members[j], .call = &call_.records.front(), .entered = arrivals > entry_};
   return {};
 }
 
@@ -82,7 +83,8 @@ void LocalMeeting::leave_early() {
   state_.wait_through_abort(world_rank_, [&]() -> Missing {
     for (int j = 0; j < size(); ++j) {
       const LocalGroup::Member& line = group_.lines[j];
-      if (line.arrivals.load() < last && !line.left.load()) return {group_.members[j], &call_.records.front()};
+      if (line.arrivals.load() < last && !line.left.load())
+        return {.rank = group_.members[j], .call = &call_.records.front()};
     }
     return {};
   });

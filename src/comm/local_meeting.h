@@ -26,7 +26,7 @@ class LocalMeeting {
  private:
   void arrive();
   void ring_others();
-  Missing missing_at(uint64_t arrivals) const;
+  Missing missing_at(uint64_t arrivals) const;  // REQUIRES: arrivals >= entry_, this rank has entered
   void compare() const;
 
   LocalState& state_;

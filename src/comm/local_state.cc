@@ -90,21 +90,36 @@ void LocalState::throw_if_aborted(int rank) const {
     if (first.is_comm_error) throw CommError(first.message);
     throw Aborted(first.message);
   }
-  throw Aborted("aborted because " + rank_name(first.rank) + " failed: " + first.message);
+  throw Aborted("aborted because " + rank_name(first.rank) + " failed" +
+                (first.where.empty() ? "" : " " + first.where) + ": " + first.message);
 }
 
 void LocalState::fail(int rank, const std::string& message) {
-  declare({rank, message, /*is_comm_error=*/true});
+  declare({rank, message, /*is_comm_error=*/true, /*where=*/""});
   throw_if_aborted(rank);
   FIVEFOLD_CHECK(false, "a failed world is aborted");
 }
 
-void LocalState::abort(int rank, const std::string& reason) { declare({rank, reason, /*is_comm_error=*/false}); }
+void LocalState::abort(int rank, const std::string& reason) {
+  if (aborted()) return;
+  declare({rank, reason, /*is_comm_error=*/false, whereabouts(rank)});
+}
 
 void LocalState::end(int rank) {
   ranks_[rank].ended.store(true);
   for (int r = 0; r < size(); ++r) ring(r);
 }
+
+void LocalState::wait_for_abort(int rank) {
+  Rank& self = ranks_[rank];
+  while (true) {
+    const uint32_t heard = self.doorbell.load();
+    throw_if_aborted(rank);
+    self.doorbell.wait(heard);
+  }
+}
+
+void HookedCall::wait_for_abort() const { world->wait_for_abort(rank); }
 
 std::optional<LocalState::Failure> LocalState::failure() const {
   const std::lock_guard lock(mutex_);
@@ -113,7 +128,7 @@ std::optional<LocalState::Failure> LocalState::failure() const {
 
 void LocalState::note_wait(int rank, int64_t since_ns, const Missing& missing) {
   const std::lock_guard lock(ranks_[rank].mutex);
-  ranks_[rank].wait = Wait{since_ns, missing.rank, *missing.call};
+  ranks_[rank].wait = Wait{since_ns, missing.rank, *missing.call, missing.entered};
 }
 
 void LocalState::clear_wait(int rank) {
@@ -131,7 +146,7 @@ std::string LocalState::whereabouts(int rank) {
     return "in " + wait->call.name() + ", waiting for " + rank_name(wait->missing);
   }
   const auto head = ranks_[rank].recorder->head();
-  if (head && head->state == CallState::kExecuting) return "in " + head->name();
+  if (head && head->state == CallState::kExecuting) return "in " + head->name() + ", waiting for no rank";
   return std::string(ranks_[rank].ended.load() ? "at its end" : "outside any call") +
          (head ? ", after " + head->name() : ", and has made none");
 }
@@ -139,8 +154,8 @@ std::string LocalState::whereabouts(int rank) {
 void LocalState::fail_lost_peer(int rank, const Missing& missing) {
   const CallRecord expected = expected_call(*missing.call, rank);
   clear_wait(rank);
-  fail(rank, rank_name(missing.rank) + " never entered " + expected.name() + "; it is " + whereabouts(missing.rank) +
-                 " (" + rank_name(rank) + " was waiting for it)");
+  fail(rank, rank_name(missing.rank) + (missing.entered ? " never finished " : " never entered ") + expected.name() +
+                 "; it is " + whereabouts(missing.rank) + " (" + rank_name(rank) + " was waiting for it)");
 }
 
 // Follows who waits for whom from a rank that has waited too long, to the rank that does not wait itself or back to a
@@ -151,11 +166,8 @@ LocalState::Failure LocalState::diagnose(int rank, Wait wait) {
   while (true) {
     const auto next = wait_of(wait.missing);
     if (!next) {
-      const CallRecord expected = expected_call(wait.call, rank);
-      const auto head = ranks_[wait.missing].recorder->head();
-      const bool inside = head && head->state == CallState::kExecuting && head->name() == expected.name();
-      message = rank_name(wait.missing) + (inside ? " never finished " : " never entered ") + expected.name() +
-                "; it is " + whereabouts(wait.missing);
+      message = rank_name(wait.missing) + (wait.entered ? " never finished " : " never entered ") +
+                expected_call(wait.call, rank).name() + "; it is " + whereabouts(wait.missing);
       break;
     }
     const auto seen = std::find(chain.begin(), chain.end(), wait.missing);
@@ -173,7 +185,7 @@ LocalState::Failure LocalState::diagnose(int rank, Wait wait) {
   }
   message += "\ntimeout after " + format_seconds(options_.timeout_s);
   for (int r = 0; r < size(); ++r) message += "\n  " + rank_name(r) + " is " + whereabouts(r);
-  return {rank, message, /*is_comm_error=*/true};
+  return {rank, message, /*is_comm_error=*/true, /*where=*/""};
 }
 
 void LocalState::watch() {

@@ -33,6 +33,7 @@ namespace fivefold {
 struct Missing {
   int rank = -1;                     // the world rank it waits for; -1: nothing is missing
   const CallRecord* call = nullptr;  // its own call that waits
+  bool entered = false;              // the rank has entered the matching call, but has not finished with it
 };
 
 class LocalState {
@@ -65,11 +66,14 @@ class LocalState {
   void abort(int rank, const std::string& reason);
   // This rank makes no more calls.
   void end(int rank);
+  // Blocks until the world is aborted, then throws CommError or Aborted.
+  [[noreturn]] void wait_for_abort(int rank);
 
   struct Failure {
     int rank;
     std::string message;
     bool is_comm_error;  // noticed by a collective, to be thrown there as CommError
+    std::string where;   // of the rank among its calls, when it failed by itself; else empty: the message says it
   };
   std::optional<Failure> failure() const;
 
@@ -78,6 +82,7 @@ class LocalState {
     int64_t since_ns;
     int missing;
     CallRecord call;
+    bool entered;  // as in Missing
   };
 
   struct alignas(64) Rank {

@@ -23,7 +23,10 @@ std::shared_ptr<LocalState> make_state(int n, const LocalOptions& options) {
 
 RankError first_error(const LocalState& state, const std::vector<std::exception_ptr>& errors) {
   const LocalState::Failure first = *state.failure();
-  return RankError(first.rank, first.message, errors[static_cast<size_t>(first.rank)]);
+  std::string message = first.message;
+  if (!first.where.empty() && state.size() > 1)
+    message += "\nrank " + std::to_string(first.rank) + " was " + first.where;
+  return RankError(first.rank, message, errors[static_cast<size_t>(first.rank)]);
 }
 
 // Counts the ranks that are still running.

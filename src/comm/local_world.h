@@ -5,10 +5,12 @@
 // peer aborts the world with an error that names the peer and where it is.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <functional>
 #include <memory>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -22,10 +24,31 @@ enum class SendMode : uint8_t {
   kRendezvous,  // a send waits for its receive, as on NCCL
 };
 
-// Where a hook is called in the life of a call, on the thread that executes it.
+// Where a hook is called in the life of a call: first on the thread that makes the call, then on the one that executes
+// it. Barriers and sends have no data points.
 enum class HookPoint : uint8_t {
+  kCalled,       // in program order, not numbered yet. The hook may skip the call; it neither blocks nor throws
   kBeforeEntry,  // before peers can see the call
   kBeforeData,   // all peers have entered (the send has been taken); this rank has read and written no data yet
+  kAfterData,    // this rank's data is complete, and no peer reads it; the caller has not seen it yet
+};
+
+class LocalState;
+
+// A call as a hook sees it.
+struct HookedCall {
+  HookPoint point;
+  int rank;                  // world rank
+  const CallRecord& record;  // one transfer of a batch, whose hooks are called one after the other
+  // kBeforeEntry: what this rank sends. kAfterData: what it has received. Else empty. The hook may change it.
+  std::span<std::byte> data{};
+  // kCalled: set it, and the call (with a batch, all of it) returns at once as if it had not been made: it gets no
+  // number, and peers never see it.
+  bool skip = false;
+  LocalState* world = nullptr;
+
+  // Blocks until another rank or the watchdog aborts the world. Errors: CommError or Aborted, always.
+  [[noreturn]] void wait_for_abort() const;
 };
 
 struct LocalOptions {
@@ -36,9 +59,9 @@ struct LocalOptions {
   // How long run_ranks waits after an abort for threads that are outside any call. A thread cannot be ended from
   // outside: after this the error is printed and the process exits with code 4 (the run failed).
   double exit_grace_s = 5;
-  // Seam for fault injection and link simulation: may delay, or throw (the call then fails at this rank). Called
-  // concurrently from all ranks.
-  std::function<void(HookPoint, int rank, const CallRecord&)> hook{};
+  // Seam for fault injection (comm/fault_injection.h) and link simulation: may delay, throw (the call then fails at
+  // this rank), skip the call or change its data. Called concurrently from all ranks.
+  std::function<void(HookedCall&)> hook{};
 };
 
 class LocalWorld {
@@ -49,7 +72,8 @@ class LocalWorld {
   static std::vector<std::unique_ptr<Communicator>> create(int n, const LocalOptions& options = {});
 };
 
-// What run_ranks throws: the first failure. what() is "rank 3: ...".
+// What run_ranks throws: the first failure. what() is "rank 3: ..."; with several ranks, when the failure was not
+// noticed by a collective, a second line says where the rank was among its calls.
 class RankError : public std::runtime_error {
  public:
   RankError(int rank, const std::string& message, std::exception_ptr cause)

@@ -17,8 +17,9 @@ namespace {
 // Yields a random number of times before each call enters and before it touches data.
 LocalOptions delayed(uint32_t seed) {
   LocalOptions options;
-  options.hook = [seed](HookPoint, int rank, const CallRecord&) {
-    thread_local uint32_t state = seed * 977 + static_cast<uint32_t>(rank);
+  options.hook = [seed](const HookedCall& call) {
+    if (call.point == HookPoint::kCalled) return;
+    thread_local uint32_t state = seed * 977 + static_cast<uint32_t>(call.rank);
     state = state * 1664525u + 1013904223u;
     for (uint32_t i = 0; i < (state >> 8) % 16; ++i) std::this_thread::yield();
   };
