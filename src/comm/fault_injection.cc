@@ -47,7 +47,7 @@ void happen(const Fault& fault, HookedCall& call) {
     case FaultKind::kFreeze:
       call.wait_for_abort();
     case FaultKind::kKill:
-      throw InjectedKill("rank " + std::to_string(call.rank) + " was killed in " + call.record.name());
+      throw InjectedKill("killed in " + call.record.name());
     case FaultKind::kFlipSent:
     case FaultKind::kFlipReceived:
       return flip(call, fault.bit);

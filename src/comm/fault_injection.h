@@ -51,7 +51,7 @@ struct Fault {
   int64_t bit = 0;                         // of the flips: of the buffer, the lowest bit of byte 0 first
 };
 
-// What the killed rank throws. The text names its rank and call.
+// What the killed rank throws. The text names its call.
 class InjectedKill : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

@@ -24,10 +24,11 @@ LocalOptions with(const FaultInjector& injector, double timeout_s = 30) {
 TEST(FaultInjection, AFlippedReceivedBitIsWrongAtOneRankInOneCall) {
   // Third gather of parameters; the gathers of activations between them do not count. Bit 74 is bit 2 of byte 9: the
   // third int32 of the result, 4 x 256^1 apart from the right one.
-  const FaultInjector injector({{.kind = FaultKind::kFlipReceived,
-                                 .rank = 2,
-                                 .call = {.kind = CollectiveKind::kAllGather, .purpose = Purpose::kParameters, .nth = 2},
-                                 .bit = 74}});
+  const FaultInjector injector(
+      {{.kind = FaultKind::kFlipReceived,
+        .rank = 2,
+        .call = {.kind = CollectiveKind::kAllGather, .purpose = Purpose::kParameters, .nth = 2},
+        .bit = 74}});
   for (const Mode mode : {Mode::kSync, Mode::kAsync}) {
     const bool first_world = mode == Mode::kSync;
     run_ranks(3, with(injector), [&](int rank, Communicator& comm) {
@@ -117,7 +118,7 @@ TEST(FaultInjection, AKillEndsItsRankAtItsPoint) {
         comm.all_reduce(tp, buffer_of(x), Reduction::kSum, Purpose::kGradients);
       }
     });
-    expect_text(outcome, "rank 1 was killed in all_reduce #1 of tp[3]");
+    expect_text(outcome, "rank 1: killed in all_reduce #1 of tp[3]\nrank 1 was in all_reduce #1 of tp[3]");
     EXPECT_EQ(outcome.error->rank(), 1);
     EXPECT_THROW(std::rethrow_exception(outcome.error->cause()), InjectedKill);
     EXPECT_EQ(outcome.num(Ended::kAborted), 2);
