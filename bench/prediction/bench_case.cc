@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <charconv>
+#include <string_view>
 
 #include "spec/run_config_io.h"
 #include "spec/validate.h"
@@ -16,14 +19,23 @@ ModelSpec model_of(const BenchCase& bench) {
   model.hidden = bench.hidden;
   model.vocab = bench.vocab;
   model.max_positions = bench.sequence;
-  model.naming = "llama";
+  model.naming = bench.gpt2 ? "gpt2" : "llama";
+  model.learned_positions = model.tied_embeddings = bench.gpt2;
   model.init_std = 0.02;
   LayerSpec layer;
   layer.mixer.num_heads = bench.heads;
-  layer.mixer.num_kv_heads = bench.kv_heads;
+  layer.mixer.num_kv_heads = bench.gpt2 ? bench.heads : bench.kv_heads;
   layer.mixer.head_dim = bench.hidden / bench.heads;
+  layer.mixer.has_rope = !bench.gpt2;
+  layer.mixer.qkv_bias = layer.mixer.out_bias = bench.gpt2;
   layer.mixer.rope.rotary_dim = layer.mixer.head_dim;
   layer.mlp.ffn = bench.ffn;
+  if (bench.gpt2) {
+    layer.norm = {.kind = NormKind::kLayer, .eps = 1e-5, .bias = true};
+    layer.mlp.kind = MlpKind::kPlain;
+    layer.mlp.activation = Activation::kGeluTanh;
+    layer.mlp.bias = true;
+  }
   model.final_norm = layer.norm;
   model.layers.assign(static_cast<size_t>(bench.layers), layer);
   return model;
@@ -69,11 +81,26 @@ GlobalBatch random_batch(const BenchCase& bench, int64_t rows) {
   return batch;
 }
 
+struct Field {
+  std::string_view key;
+  void (*set)(BenchCase&, int64_t);
+};
+#define FIELD(name)                                                                           \
+  Field {                                                                                     \
+    #name, [](BenchCase& b, int64_t value) { b.name = static_cast<decltype(b.name)>(value); } \
+  }
+constexpr std::array kFields = {FIELD(hidden),       FIELD(layers), FIELD(heads),           FIELD(kv_heads),
+                                FIELD(ffn),          FIELD(vocab),  FIELD(sequence),        FIELD(micro),
+                                FIELD(accumulation), FIELD(dp),     FIELD(threads),         FIELD(zero),
+                                FIELD(bf16),         FIELD(gpt2),   FIELD(recompute_every), FIELD(documents)};
+#undef FIELD
+
 }  // namespace
 
 std::string BenchCase::name() const {
-  std::string text = fmt::format("h{} L{} a{}/{} f{} V{} s{} b{}x{} {} dp{} t{} z{}", hidden, layers, heads, kv_heads,
-                                 ffn, vocab, sequence, micro, accumulation, bf16 ? "bf16" : "fp32", dp, threads, zero);
+  std::string text =
+      fmt::format("{}h{} L{} a{}/{} f{} V{} s{} b{}x{} {} dp{} t{} z{}", gpt2 ? "gpt2 " : "", hidden, layers, heads,
+                  kv_heads, ffn, vocab, sequence, micro, accumulation, bf16 ? "bf16" : "fp32", dp, threads, zero);
   if (recompute_every > 0) text += fmt::format(" recompute{}", recompute_every);
   if (documents > 1) text += fmt::format(" documents{}", documents);
   return text;
@@ -88,38 +115,9 @@ Result<BenchCase> parse_case(const std::vector<std::string>& settings) {
     if (equals == std::string::npos || std::from_chars(setting.data() + equals + 1, end, value).ptr != end)
       return Error{setting, "is not KEY=NUMBER", "for example hidden=512"};
     const std::string key = setting.substr(0, equals);
-    if (key == "hidden")
-      bench.hidden = value;
-    else if (key == "layers")
-      bench.layers = value;
-    else if (key == "heads")
-      bench.heads = value;
-    else if (key == "kv_heads")
-      bench.kv_heads = value;
-    else if (key == "ffn")
-      bench.ffn = value;
-    else if (key == "vocab")
-      bench.vocab = value;
-    else if (key == "sequence")
-      bench.sequence = value;
-    else if (key == "micro")
-      bench.micro = value;
-    else if (key == "accumulation")
-      bench.accumulation = value;
-    else if (key == "dp")
-      bench.dp = static_cast<int>(value);
-    else if (key == "threads")
-      bench.threads = static_cast<int>(value);
-    else if (key == "zero")
-      bench.zero = static_cast<int>(value);
-    else if (key == "bf16")
-      bench.bf16 = value != 0;
-    else if (key == "recompute_every")
-      bench.recompute_every = value;
-    else if (key == "documents")
-      bench.documents = value;
-    else
-      return Error{setting, "unknown key \"" + key + "\"", ""};
+    const auto field = std::find_if(kFields.begin(), kFields.end(), [&](const Field& f) { return f.key == key; });
+    if (field == kFields.end()) return Error{setting, "unknown key \"" + key + "\"", ""};
+    field->set(bench, value);
   }
   return bench;
 }

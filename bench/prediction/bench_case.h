@@ -1,4 +1,4 @@
-// BenchCase: a Llama-like model of a shape, trained on random tokens in a layout.
+// BenchCase: a Llama-like or GPT-2-like model of a shape, trained on random tokens in a layout.
 #pragma once
 
 #include <string>
@@ -14,6 +14,7 @@ struct BenchCase {
   int64_t sequence = 512, micro = 4, accumulation = 1;
   int dp = 1, threads = 1, zero = 0;
   bool bf16 = false;
+  bool gpt2 = false;            // LayerNorm, learned positions, biases, GELU, tied; kv_heads is heads
   int64_t recompute_every = 0;  // 0: none
   int64_t documents = 1;        // packed in a row, of equal length
 

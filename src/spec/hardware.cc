@@ -211,6 +211,12 @@ const std::vector<std::pair<std::string_view, OperationKind>>& operation_names()
   return names;
 }
 
+std::string_view to_string(OperationKind kind) {
+  for (const auto& [name, value] : operation_names())
+    if (value == kind) return name;
+  FIVEFOLD_CHECK(false);
+}
+
 const std::vector<std::pair<std::string_view, Pass>>& pass_names() {
   static const std::vector<std::pair<std::string_view, Pass>> names = {{"forward", Pass::kForward},
                                                                        {"backward", Pass::kBackward}};

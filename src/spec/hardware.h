@@ -155,6 +155,9 @@ struct HardwareSpec {
 // library_bytes_fp32 or, for another type, library_bytes_bf16; 0: not measured.
 int64_t library_bytes(const DeviceSpec& device, DType compute);
 
+// The word of hardware files, for instance "gated_activation".
+std::string_view to_string(OperationKind);
+
 // Rate of a matrix product in `dtype`: fp8 for both formats, 0 where the device has none. fp64 and integers: 0.
 double matrix_rate(const MatrixRates& rates, DType dtype);
 
