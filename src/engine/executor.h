@@ -67,6 +67,7 @@ class TrainingExecutor final : public StageExecutor {
   double local_squared_grad_norm() override;
   void set_grad_norm(double norm) override;
 
+  const Microbatch& microbatch(int index) const { return microbatches_[static_cast<size_t>(index)]; }
   UnitBuffers& buffers(int unit) { return *buffers_[static_cast<size_t>(unit)]; }
   const Inventory& inventory() const { return *context_.inventory; }
   const ExecutorOptions& options() const { return options_; }

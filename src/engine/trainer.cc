@@ -11,7 +11,9 @@
 #include "comm/local_world.h"
 #include "engine/agreement.h"
 #include "engine/checkpointing.h"
+#include "engine/non_finite.h"
 #include "engine/rank_recorder.h"
+#include "engine/replica_check.h"
 #include "engine/training_data.h"
 #include "engine/weights.h"
 #include "spec/lr_schedule.h"
@@ -106,6 +108,8 @@ class RankTrainer {
       const StepOutcome outcome = train_one_step();
       stopped = outcome.stop_requested;
       const bool last = state_.step == config_.run.steps || stopped;
+      const int64_t compare_every = config_.run.compare_replicas_every;
+      if (compare_every > 0 && (state_.step % compare_every == 0 || last)) compare_replicas();
       if (config_.run.validate_every > 0 && (state_.step % config_.run.validate_every == 0 || last)) evaluate();
       if (last || (config_.checkpoint.every > 0 && state_.step % config_.checkpoint.every == 0)) save();
     }
@@ -155,7 +159,7 @@ class RankTrainer {
     if (outcome.updated) {
       ++updates_;
     } else {
-      explain_missing_update(outcome);
+      explain_missing_update(outcome, microbatches);
     }
     if (root()) report_step(outcome, rate);
     return outcome;
@@ -170,9 +174,9 @@ class RankTrainer {
                       tokens / outcome.seconds, outcome.updated});
   }
 
-  // A batch without valid tokens is skipped; a loss or gradient that is not a number ends the run, after every rank has
-  // written down whether it saw it first.
-  void explain_missing_update(const StepOutcome& outcome) {
+  // A batch without valid tokens is skipped; a loss or gradient that is not finite ends the run, after every rank has
+  // written down where it was first seen.
+  void explain_missing_update(const StepOutcome& outcome, const std::vector<MicrobatchTokens>& microbatches) {
     const bool finite = std::isfinite(outcome.loss) && std::isfinite(outcome.grad_norm);
     const std::string step = "step " + std::to_string(state_.step);
     if (finite) {
@@ -180,16 +184,19 @@ class RankTrainer {
                                            step + " has no valid token: nothing was updated"});
       return;
     }
-    const bool mine = !std::isfinite(session_.executor().local_loss_sum());
-    const auto all = gather_texts(session_.communicator(), session_.groups().data, mine ? "loss" : "");
-    std::string ranks;
-    for (size_t rank = 0; rank < all.size(); ++rank)
-      if (!all[rank].empty()) ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
-    const std::string text =
-        step + ": loss " + std::to_string(outcome.loss) + ", gradient norm " + std::to_string(outcome.grad_norm) +
-        (ranks.empty() ? ": a gradient is not finite" : ": the loss is not finite on rank " + ranks);
+    const std::string text = step + ": loss " + std::to_string(outcome.loss) + ", gradient norm " +
+                             std::to_string(outcome.grad_norm) + ": " + explain_non_finite(session_, microbatches);
     recorder_.writer().write(EventRecord{EventKind::kNonFinite, state_.step, recorder_.seconds(), text});
     throw std::runtime_error(text + "; the weights are those before this step, the last checkpoint is whole");
+  }
+
+  // Before a checkpoint is written, so that it holds what all replicas agree on.
+  void compare_replicas() {
+    const std::optional<std::string> difference = find_replica_difference(session_);
+    if (!difference) return;
+    const std::string text = "after step " + std::to_string(state_.step) + ": " + *difference;
+    recorder_.writer().write(EventRecord{EventKind::kReplicaDifference, state_.step, recorder_.seconds(), text});
+    throw std::runtime_error(text + ": a bit was flipped in memory or on the way; the last checkpoint is whole");
   }
 
   void evaluate() {

@@ -125,10 +125,11 @@ enum class EventKind : uint8_t {
   kSkippedStep,  // no valid tokens
   kNonFinite,    // loss or gradient norm NaN or infinite
   kLossSpike,
-  kStopRequested,  // signal
-  kFailed,         // an exception ended the rank
+  kStopRequested,      // signal
+  kFailed,             // an exception ended the rank
+  kReplicaDifference,  // copies that ranks hold of weights or states are not equal
 };
-inline constexpr int kNumEventKinds = 5;
+inline constexpr int kNumEventKinds = 6;
 std::string_view to_string(EventKind);
 std::optional<EventKind> parse_event_kind(std::string_view);
 

@@ -203,10 +203,11 @@ struct DataConfig {
 struct RunSection {
   std::string name = "run";
   std::string directory = "runs";
-  int64_t steps = 0;           // optimizer steps; 0: from tokens
-  int64_t tokens = 0;          // or tokens to train on
-  int64_t seed = 0;            // initial weights, dropout
-  int64_t validate_every = 0;  // steps; 0: never
+  int64_t steps = 0;                     // optimizer steps; 0: from tokens
+  int64_t tokens = 0;                    // or tokens to train on
+  int64_t seed = 0;                      // initial weights, dropout
+  int64_t validate_every = 0;            // steps; 0: never
+  int64_t compare_replicas_every = 100;  // steps; 0: never
   bool operator==(const RunSection&) const = default;
 };
 

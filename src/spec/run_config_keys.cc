@@ -63,6 +63,9 @@ constexpr ConfigKey kKeys[] = {
     KEY_AS(CountRef, run, tokens, "tokens to train on, ignored ones included; 0: from `steps`"),
     KEY(run, seed, kAny, "of the initial weights and of dropout"),
     KEY(run, validate_every, kSteps, "steps between validations; 0: never"),
+    KEY(run, compare_replicas_every, kSteps,
+        "steps between comparisons of the weights and states that ranks hold copies of, also made at the end; 0: "
+        "never"),
 
     KEY(model, name, kAny, "a model that fivefold knows: `fivefold plan --list models`"),
     KEY(model, config, kAny, "path of a Hub `config.json`"),
