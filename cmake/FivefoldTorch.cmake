@@ -1,5 +1,6 @@
-# Finds the pinned Torch wheel and gives the engine its two build helpers:
+# Finds the pinned Torch wheel and gives the engine what it builds with:
 #
+#   FIVEFOLD_TORCH_ROOT             the wheel's folder
 #   fivefold::torch                 headers and CPU libraries of the wheel, for src/engine and its tests only
 #   fivefold_engine_pch(target)     makes a target an engine target: Torch, -fopenmp, the shared precompiled header
 #
@@ -34,6 +35,7 @@ function(fivefold_find_torch)
                         "or build without the engine: -DFIVEFOLD_ENGINE=OFF")
   endif()
   message(STATUS "Torch: ${root}")
+  set(FIVEFOLD_TORCH_ROOT "${root}" PARENT_SCOPE)
 
   add_library(fivefold::torch INTERFACE IMPORTED GLOBAL)
   target_include_directories(fivefold::torch SYSTEM INTERFACE "${root}/include")

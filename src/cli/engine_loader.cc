@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <vector>
 
+#include "base/installation.h"
 #include "engine/engine_api.h"
 
 namespace fivefold {
@@ -23,9 +24,7 @@ std::vector<std::filesystem::path> candidates() {
     paths.push_back(program.parent_path() / kLibrary);
     paths.push_back(program.parent_path() / ".." / "lib" / kLibrary);
   }
-#ifdef FIVEFOLD_ENGINE_BUILT
-  paths.emplace_back(FIVEFOLD_ENGINE_BUILT);
-#endif
+  paths.emplace_back(installation().engine_library);
   return paths;
 }
 

@@ -108,7 +108,8 @@ class EngineApi {
   virtual Measurements measure(const MeasureRequest& request) = 0;
 };
 
-// Loads libfivefold_engine.so (beside the program, in ../lib, or where FIVEFOLD_ENGINE says), once.
+// Loads libfivefold_engine.so (where FIVEFOLD_ENGINE of the environment says, else beside the program, in ../lib,
+// or of base/installation.h), once.
 // Errors: not found, not loadable, of another version.
 Result<EngineApi*> load_engine();
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "base/installation.h"
 #include "base/text.h"
 
 namespace fivefold {
@@ -28,7 +29,7 @@ Result<fs::path> configs_folder() {
   if (const fs::path installed = program.parent_path().parent_path() / "share" / "fivefold" / "configs";
       !code && is_folder(installed))
     return installed;
-  if (is_folder(FIVEFOLD_CONFIGS_SOURCE)) return fs::path(FIVEFOLD_CONFIGS_SOURCE);
+  if (const fs::path known = installation().configs; is_folder(known)) return known;
   return Error{"configs", "no folder of named models and hardware found", "set FIVEFOLD_CONFIGS to one"};
 }
 

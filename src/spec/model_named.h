@@ -10,8 +10,8 @@
 namespace fivefold {
 
 // The folder that holds models/, gpus/ and clusters/: FIVEFOLD_CONFIGS of the environment, ../share/fivefold/configs
-// next to the program, or the source tree's, whichever exists first. Errors: FIVEFOLD_CONFIGS is set and is no folder;
-// none exists.
+// next to the program, or that of base/installation.h, whichever exists first. Errors: FIVEFOLD_CONFIGS is set and is
+// no folder; none exists.
 Result<std::filesystem::path> configs_folder();
 
 // The file of a name in a sub-folder of the configs folder. Errors: unknown name, with the nearest known one.
