@@ -1,17 +1,17 @@
 // zero_levels MODEL HARDWARE RANKS: memory at the peak and bytes sent in a step, of one rank, at each ZeRO level.
 // MODEL: a name such as llama-3-8b, or a config.json of the Hub. HARDWARE: a name such as dgx-h100, or a file.
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 
 #include "base/text.h"
 #include "planner/capacity.h"
 #include "planner/traffic.h"
 #include "spec/model_named.h"
+#include "spec/run_config_io.h"
 
 using namespace fivefold;
 
-Status print_levels(const std::string& model_name, const std::string& hardware_name, int ranks) {
+Status print_levels(const std::string& model_name, const std::string& hardware_name, const std::string& ranks) {
   const auto file_of = [](const std::string& name, auto find_named) -> Result<std::filesystem::path> {
     return std::filesystem::exists(name) ? std::filesystem::path(name) : find_named(name);
   };
@@ -21,11 +21,10 @@ Status print_levels(const std::string& model_name, const std::string& hardware_n
   FIVEFOLD_ASSIGN(const HardwareSpec hardware, read_hardware(hardware_file));
   const Inventory inventory = build_inventory(model);
   for (int zero = 0; zero <= 3; ++zero) {
-    RunConfig config;
-    config.parallel.dp = ranks;
-    config.parallel.zero = zero;
-    config.batch.sequence = 2048;
-    FIVEFOLD_ASSIGN(const ResolvedConfig resolved, resolve(config, model));
+    const LoadedConfig loaded =
+        load_config({.set = {"parallel.dp=" + ranks, "parallel.zero=" + std::to_string(zero), "batch.sequence=1024"}});
+    if (!loaded.errors.empty()) return loaded.errors.front();
+    FIVEFOLD_ASSIGN(const ResolvedConfig resolved, resolve(loaded.config, model));
     Ledger ledger = predict_memory(model, inventory, resolved);
     add_outside_tensors(ledger, resolved, hardware);
     std::printf("zero = %d: peak %s of %s\n", zero, format_bytes(ledger.peak_total).c_str(),
@@ -45,7 +44,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: zero_levels MODEL HARDWARE RANKS\n");
     return 2;
   }
-  const Status status = print_levels(argv[1], argv[2], std::atoi(argv[3]));
+  const Status status = print_levels(argv[1], argv[2], argv[3]);
   if (!status.ok()) std::fprintf(stderr, "zero_levels: %s\n", status.error().message().c_str());
   return status.ok() ? 0 : 2;
 }

@@ -70,10 +70,11 @@ def planner():
     for zero, peak in levels:
         explained = run(PROGRAM, "explain", "--json", "--set", "model.name=llama-3.2-1b", "--set",
                         "hardware.name=dgx-h100", "--set", "parallel.dp=8", "--set", f"parallel.zero={zero}", "--set",
-                        "batch.sequence=2048")
+                        "batch.sequence=1024")
         right = json.loads(explained)["ranks"][0]["memory"]["peak"] / 2**30
         expect(peak == f"{right:.2f} GiB", f"zero = {zero}: {peak}, and the program says {right} GiB")
-    run(WORK / "planner" / "zero_levels", "llama-3.2-1c", "dgx-h100", 8, status=2)
+    for arguments in ("llama-3.2-1c", "dgx-h100", 8), ("gpt2", "nowhere", 8), ("gpt2", "dgx-h100", "x"):
+        run(WORK / "planner" / "zero_levels", *arguments, status=2)
 
 
 def training():
@@ -96,16 +97,33 @@ def operation():
         print(run(build / test), end="")
 
 
-def no_engine():
-    """Without the engine the package says so, also when the component is only asked for by name."""
-    project = WORK / "no_engine"
+def package():
+    """What the examples do not ask for: everything at once, twice; and what is not there, with its reason."""
+    project = WORK / "package"
     project.mkdir(exist_ok=True)
-    (project / "CMakeLists.txt").write_text(
-        "cmake_minimum_required(VERSION 3.25)\nproject(no_engine LANGUAGES CXX)\n"
-        "find_package(fivefold REQUIRED COMPONENTS planner engine)\n")
-    printed = configure(project, project / "build", status=1)
-    expect("without the training engine" in " ".join(printed.split()), printed)
+
+    def write(*lines):
+        (project / "CMakeLists.txt").write_text("\n".join(
+            ["cmake_minimum_required(VERSION 3.25)", "project(package LANGUAGES CXX)", *lines, ""]))
+
+    def refused(arguments, reason):
+        write(f"find_package(fivefold {arguments})")
+        printed = configure(project, project / "build", status=1)
+        expect(reason in " ".join(printed.split()), f"find_package(fivefold {arguments})\n{printed}")
+
+    (project / "main.cc").write_text('#include "spec/model_named.h"\n'
+                                     "int main() { return fivefold::list_named_models().empty() ? 1 : 0; }\n")
+    find = "find_package(fivefold REQUIRED)"
+    write(find, find, "add_executable(main main.cc)", "target_link_libraries(main PRIVATE fivefold::fivefold)")
+    configure(project, project / "build")
+    run(CMAKE, "--build", project / "build")
+    run(project / "build" / "main")
+    refused("REQUIRED COMPONENTS planer", "component planer: unknown")
+    refused("1.0 REQUIRED", 'compatible with requested version "1.0"')
+    if not any(PREFIX.glob("lib*/**/libfivefold_engine.so")):
+        for component in "engine", "operations":
+            refused(f"REQUIRED COMPONENTS {component}", "built without the training engine")
 
 
 if __name__ == "__main__":
-    {"install": install, "planner": planner, "training": training, "operation": operation, "no_engine": no_engine}[TEST]()
+    {"install": install, "planner": planner, "training": training, "operation": operation, "package": package}[TEST]()
