@@ -14,8 +14,7 @@ set(data "${CMAKE_INSTALL_DATADIR}/fivefold")
 # Installs libraries as targets fivefold::NAME, in the export set that NAME names.
 function(fivefold_export set)
   foreach(name IN LISTS ARGN)
-    string(REGEX REPLACE "^engine_api$" "engine" exported "${name}")
-    set_target_properties(fivefold_${name} PROPERTIES EXPORT_NAME ${exported})
+    set_target_properties(fivefold_${name} PROPERTIES EXPORT_NAME ${name})
     install(TARGETS fivefold_${name} EXPORT fivefold_${set} ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}"
             INCLUDES DESTINATION "${headers}")
   endforeach()
@@ -36,6 +35,7 @@ fivefold_install_headers(base spec schedule planner record reconcile kernels)
 
 if(FIVEFOLD_ENGINE)
   fivefold_export(engine engine_api)
+  set_target_properties(fivefold_engine_api PROPERTIES EXPORT_NAME engine)
   # Of the engine: the interface of programs, which is free of Torch, and what an operation is written and tested with.
   foreach(header IN ITEMS comm/comm_counters.h comm/comm_error.h comm/communicator.h comm/flight_recorder.h
                           engine/calibrate_request.h engine/engine_api.h engine/layers/primitives.h
