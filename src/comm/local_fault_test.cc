@@ -22,7 +22,14 @@ TEST(LocalFault, AThrowingRankEndsTheOthers) {
     std::vector<float> x(10);
     comm.all_reduce(comm.world(), buffer_of(x), Reduction::kSum, Purpose::kGradients);
     if (rank == 1) throw std::runtime_error("out of memory in layer 3");
-    while (true) comm.all_reduce(comm.world(), buffer_of(x), Reduction::kSum, Purpose::kGradients);
+    try {
+      while (true) comm.all_reduce(comm.world(), buffer_of(x), Reduction::kSum, Purpose::kGradients);
+    } catch (const Aborted& aborted) {
+      EXPECT_STREQ(aborted.what(),
+                   "aborted because rank 1 failed outside any call, after all_reduce #0 of world[0]: "
+                   "out of memory in layer 3");
+      throw;
+    }
   });
   EXPECT_EQ(outcome.error->rank(), 1);
   EXPECT_STREQ(outcome.error->what(),

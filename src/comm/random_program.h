@@ -62,7 +62,8 @@ inline Program random_program(std::minstd_rand& random) {
     std::vector<int> members(static_cast<size_t>(program.ranks));
     std::iota(members.begin(), members.end(), 0);
     std::shuffle(members.begin(), members.end(), random);
-    members.resize(static_cast<size_t>(2 + below(random, program.ranks - 1)));
+    const int size = 2 + below(random, program.ranks - 1);
+    members.resize(static_cast<size_t>(size));
     program.groups.push_back(members);
   }
   const int num_steps = 6 + below(random, 8);
