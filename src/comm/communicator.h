@@ -3,9 +3,10 @@
 // of one process) is in comm/local_world.h.
 //
 // Calls of one rank execute one at a time in the order they were made, whatever their group. All members of a group
-// make the same calls on it in the same order; a call that differs in operation, size, dtype or purpose aborts the world
-// with an error that names both sides. Sums are taken in rank order 0..n-1, in fp32 for fp32, bf16 and fp16, in fp64 for
-// fp64, exactly (modulo 2^32 or 2^64) for integers, and are rounded once at the end: the same bits from run to run.
+// make the same calls on it in the same order; a call that differs in operation, size, dtype or purpose aborts the
+// world with an error that names both sides. Sums are taken in rank order 0..n-1, in fp32 for fp32, bf16 and fp16, in
+// fp64 for fp64, exactly (modulo 2^32 or 2^64) for integers, and are rounded once at the end: the same bits from run to
+// run.
 //
 // Thread-safety: any thread may call; the order of calls is then the callers' business. A Communicator outlives its
 // Works' execution: its destructor finishes what was asked for (or what an abort leaves of it).
