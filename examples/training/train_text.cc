@@ -31,14 +31,14 @@ Result<TrainRequest> make_request(const std::filesystem::path& folder, const std
   return request;
 }
 
-// Memory and traffic of each rank. Times and the memory of the process need this machine's hardware file, which
-// `fivefold calibrate` measures; to_text() would print everything.
+// What is bounded: memory and traffic of each rank. Times and the memory of the process need this machine's hardware file,
+// which `fivefold calibrate` measures; to_text() would print everything.
 Status compare_with_plan(const std::filesystem::path& run_directory) {
   FIVEFOLD_ASSIGN(const PlannedRun run, load_planned_run({.run_directory = run_directory}));
   FIVEFOLD_ASSIGN(const Reconciliation reconciliation, reconcile(run));
   bool pass = true;
   for (const ReconcileRow& row : reconciliation.rows) {
-    if (!row.predicted || row.quantity == "memory.rss_above_idle") continue;
+    if (!row.bound) continue;
     std::printf("rank %d: %-44s predicted %9.0f, measured %9.0f: %s\n", row.rank, row.quantity.c_str(), *row.predicted,
                 row.measured, row.pass() ? "ok" : "outside its bound");
     pass = pass && row.pass();

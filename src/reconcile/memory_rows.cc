@@ -87,19 +87,22 @@ ReconcileRow process_row(const PlannedRun& run, const ProcessRecord& process, in
                    .unit = RowUnit::kBytes,
                    .predicted = predicted,
                    .measured = static_cast<double>(process.rss_peak - process.rss_idle),
-                   .bound = kRssShare * predicted,
+                   .bound = {},
                    .cause = ""};
+  // Without the libraries the prediction is known to be too low.
+  if (libraries > 0) row.bound = kRssShare * predicted;
   int64_t counted = 0;
   for (int i = rank; i < rank + process.ranks && i < static_cast<int>(run.record.ranks.size()); ++i)
     counted += peak_total_of(run.record.ranks[static_cast<size_t>(i)].sessions.back()).bytes;
   const double above_plan = static_cast<double>(counted) - planned;
   const double before_model = static_cast<double>(process.rss_before_model - process.rss_idle);
   const double rest = row.measured - static_cast<double>(counted) - before_model - libraries;
+  const std::string beyond =
+      libraries > 0 ? "beyond " + format_bytes(run.plan.library_bytes) + " of libraries (allocator's reserve, stacks, "
+                    : "not counted (libraries, which calibrate was not asked to measure, allocator's reserve, stacks, ";
   row.cause = "counted beyond the plan " + format_difference(above_plan, RowUnit::kBytes) +
-              ", resident before the model was made " + format_difference(before_model, RowUnit::kBytes) + ", beyond " +
-              format_bytes(run.plan.library_bytes) +
-              " of libraries (allocator's reserve, stacks, file pages; negative: never touched) " +
-              format_difference(rest, RowUnit::kBytes);
+              ", resident before the model was made " + format_difference(before_model, RowUnit::kBytes) + ", " +
+              beyond + "file pages; negative: never touched) " + format_difference(rest, RowUnit::kBytes);
   return row;
 }
 

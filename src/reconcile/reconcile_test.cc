@@ -110,6 +110,18 @@ TEST(Reconcile, SplitsResidentMemory) {
             "(allocator's reserve, stacks, file pages; negative: never touched) +15.0 MiB");
 }
 
+// A machine that was not calibrated: what libraries take is not known, and nothing is promised of the process.
+TEST(Reconcile, BoundsResidentMemoryOnlyWhenLibrariesAreKnown) {
+  PlannedRun run = example_run();
+  run.plan.library_bytes = 0;
+  run.record.ranks[0].sessions[0].processes[0].rss_peak = (50 + 342) * kMiB;
+  const Reconciliation result = reconciled(run);
+  EXPECT_EQ(outside(result), Names{});
+  const ReconcileRow row = row_of(result, "memory.rss_above_idle", 0);
+  EXPECT_EQ(*row.predicted, 320 * kMiB);
+  EXPECT_FALSE(row.bound);
+}
+
 // ---- traffic ----
 
 TEST(Reconcile, ComparesEveryCollective) {

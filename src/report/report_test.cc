@@ -137,7 +137,8 @@ TEST_F(ReportTest, TraceShowsMeasuredBesidePlanned) {
 TEST_F(ReportTest, TraceWithoutHardwareIsOfTheRunAlone) {
   PlannedRun run = example_run();
   run.plan.time.reset();
-  for (const auto& event : nlohmann::json::parse(trace_json(run))["traceEvents"]) EXPECT_EQ(event["pid"], 1);
+  const auto trace = nlohmann::json::parse(trace_json(run));
+  for (const auto& event : trace["traceEvents"]) EXPECT_EQ(event["pid"], 1);
 }
 
 }  // namespace
