@@ -246,7 +246,7 @@ constexpr WrongFile kWrongFiles[] = {
     {"[batch]\nsteps = 5", "run.toml:2: batch.steps: unknown key (did you mean run.steps?)"},
     {"[run]\nlearning_rate_of_the_optimizer = 1",
      "run.toml:2: run.learning_rate_of_the_optimizer: unknown key ([run] has name, directory, steps, tokens, seed, "
-     "validate_every)"},
+     "validate_every, compare_replicas_every)"},
     {"[paralel]\ndp = 2", "run.toml:1: [paralel]: unknown section (did you mean [parallel]?)"},
     {"[x.y]\nz = 1",
      "run.toml:1: [x]: unknown section (sections: run, model, method, hardware, parallel, batch, precision, recompute, "
