@@ -57,6 +57,8 @@ std::optional<std::string> nearest_name(std::string_view name, const std::vector
   std::optional<std::string> best;
   size_t best_distance = name.size() / 2 + 2;
   for (const std::string& candidate : known) {
+    // The distance is at least the difference of the lengths: names of any length cost no more than near ones.
+    if (std::max(name.size(), candidate.size()) - std::min(name.size(), candidate.size()) >= best_distance) continue;
     const size_t distance = edit_distance(name, candidate);
     if (distance < best_distance) {
       best_distance = distance;

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "base/nesting.h"
 #include "store/safetensors.h"
 
 namespace fivefold {
@@ -18,12 +19,19 @@ Result<Json> read_json(const std::filesystem::path& path) {
     return Error{path.string(), "cannot be read", "a reference folder holds config.json, batch.json, expected.json"};
   std::stringstream text;
   text << file.rdbuf();
+  FIVEFOLD_TRY(check_json_nesting(text.str(), path.string()));
   Json json = Json::parse(text.str(), nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded() || !json.is_object()) return Error{path.string(), "is not a JSON object", ""};
   return json;
 }
 
-// A rectangular array of integers in [low, high].
+bool is_integer_in(const Json& value, int64_t low, int64_t high) {
+  if (!value.is_number_integer()) return false;
+  const bool beyond = value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(high);
+  return !beyond && value.get<int64_t>() >= low && value.get<int64_t>() <= high;
+}
+
+// A rectangular array of integers in [low, high]: at least one row, and one column. REQUIRES: high >= 0.
 Result<std::vector<std::vector<int32_t>>> read_rows(const Json& json, const char* key, const std::string& where,
                                                     int64_t low, int64_t high) {
   const std::string place = where + ": " + key;
@@ -34,11 +42,12 @@ Result<std::vector<std::vector<int32_t>>> read_rows(const Json& json, const char
     if (!row.is_array()) return Error{place, "has a row that is not a list", ""};
     std::vector<int32_t> values;
     for (const Json& value : row) {
-      if (!value.is_number_integer() || value.get<int64_t>() < low || value.get<int64_t>() > high)
+      if (!is_integer_in(value, low, high))
         return Error{place, "has the entry " + value.dump(),
                      "integers from " + std::to_string(low) + " to " + std::to_string(high)};
       values.push_back(value.get<int32_t>());
     }
+    if (values.empty()) return Error{place, "has an empty row", ""};
     if (!rows.empty() && values.size() != rows[0].size()) return Error{place, "has rows of different lengths", ""};
     rows.push_back(std::move(values));
   }
@@ -99,10 +108,11 @@ Status read_batch(const std::filesystem::path& path, Reference& reference) {
   if (!json["document_lengths"].is_array() || json["document_lengths"].size() != ids.size())
     return Error{where + ": document_lengths", "does not have a list for each row", ""};
   for (const Json& row : json["document_lengths"]) {
+    if (!row.is_array()) return Error{where + ": document_lengths", "has a row that is not a list", ""};
     std::vector<int32_t> lengths;
     int64_t sum = 0;
     for (const Json& value : row) {
-      if (!value.is_number_integer() || value.get<int64_t>() < 1 || value.get<int64_t>() > batch.sequence)
+      if (!is_integer_in(value, 1, batch.sequence))
         return Error{where + ": document_lengths", "has the entry " + value.dump(), ""};
       lengths.push_back(value.get<int32_t>());
       sum += lengths.back();

@@ -183,6 +183,17 @@ std::string nested(const char* open, const char* close, int depth) {
   return text;
 }
 
+// A Sequence of `count` equal components.
+std::string sequence(const std::string& key, const std::string& component, int count) {
+  std::string parts = component;
+  for (int i = 1; i < count; ++i) parts += "," + component;
+  return R"({"type":"Sequence",")" + key + "\":[" + parts + "]}";
+}
+
+std::string doublings(const std::string& key, int count) {
+  return sequence(key, R"({"type":"Replace","pattern":{"String":"a"},"content":"aa"})", count);
+}
+
 TEST(DataErrors, TokenizerJson) {
   const TokenizerRow rows[] = {
       {"", "t: is not JSON"},
@@ -231,7 +242,20 @@ TEST(DataErrors, TokenizerJson) {
       {with(R"("normalizer":[])"), "t.normalizer: is not an object"},
       {with(R"("normalizer":{"type":"Replace","pattern":{"String":""},"content":""})"),
        "t.normalizer.pattern.String: is empty"},
-      {with("\"normalizer\":" + nested(R"({"type":"Sequence","normalizers":[)", "]}", 20000)), nullptr},
+      {with("\"normalizer\":" + nested(R"({"type":"Sequence","normalizers":[)", "]}", 20)), nullptr},
+      {with("\"normalizer\":" + nested(R"({"type":"Sequence","normalizers":[)", "]}", 20000)),
+       "t: is nested deeper than 64 levels"},
+      {with("\"added_tokens\":" + nested("[", "]", 200000)), "t: is nested deeper than 64 levels"},
+      // 13 doublings: 8192.
+      {with("\"normalizer\":" + doublings("normalizers", 13)),
+       "t.normalizer: can make a text 8.19e+03 times longer, over 4096 (use fewer components, or shorter "
+       "replacements)"},
+      {with("\"decoder\":" + doublings("decoders", 40)),
+       "t.decoder: can make a text 1.1e+12 times longer, over 4096 (use fewer components, or shorter replacements)"},
+      // Each byte becomes a character of two bytes, seven times after a space was put before it: 4^7.
+      {with("\"pre_tokenizer\":" + sequence("pretokenizers", R"({"type":"ByteLevel"})", 7)),
+       "t.pre_tokenizer: can make a text 1.64e+04 times longer, over 4096 (use fewer components, or shorter "
+       "replacements)"},
       {with(R"("pre_tokenizer":{"type":"Whitespace"})"),
        "t.pre_tokenizer: unsupported pre-tokenizer \"Whitespace\" (supported: ByteLevel, Split, Digits, Metaspace, "
        "Sequence)"},
@@ -241,6 +265,8 @@ TEST(DataErrors, TokenizerJson) {
        "t.pre_tokenizer.pattern.Regex: regular expression a[b: missing terminating ] for character class at 3"},
       {with(R"("pre_tokenizer":{"type":"Split","pattern":{"Regex":"\\"},"behavior":"Isolated"})"),
        "t.pre_tokenizer.pattern.Regex: regular expression \\: \\ at end of pattern at 1"},
+      {with(R"("pre_tokenizer":{"type":"Split","pattern":{"Regex":"a\\C"},"behavior":"Isolated"})"),
+       "t.pre_tokenizer.pattern.Regex: regular expression a\\C: using \\C is disabled by the application at 3"},
       {with(R"("pre_tokenizer":{"type":"Split","behavior":"Isolated"})"), "t.pre_tokenizer: has no \"pattern\""},
       {with(R"("pre_tokenizer":{"type":"Split","pattern":{"String":"a"},"behavior":"Kept"})"),
        "t.pre_tokenizer.behavior: unknown behavior \"Kept\" (known: Removed, Isolated, MergedWithPrevious, "
@@ -287,12 +313,31 @@ TEST(DataErrors, TokenizerJson) {
   }
 }
 
+// The growth that is refused is the largest that can happen: twelve doublings are taken, and happen.
+TEST(DataErrors, TokenizerGrowthBelowTheLimitIsTaken) {
+  const auto tokenizer = parse_tokenizer_json(with("\"normalizer\":" + doublings("normalizers", 12)), "", "t");
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message();
+  EXPECT_EQ((*tokenizer)->encode("a").size(), 4096U);
+}
+
+// Ids may have holes of any size: memory follows the tokens, not the largest id.
+TEST(DataErrors, TokenizerWithALargeIdIsSmall) {
+  const auto tokenizer =
+      parse_tokenizer_json(with_model(R"({"type":"BPE","vocab":{"a":16777215,"b":3},"merges":[]})"), "", "t");
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message();
+  EXPECT_EQ((*tokenizer)->vocab_size(), 16777216);
+  EXPECT_EQ((*tokenizer)->decode((*tokenizer)->encode("ab")), "a b");  // no decoder: joined by spaces
+  EXPECT_EQ((*tokenizer)->decode(std::vector<int32_t>{0, 16777214, 16777216}), "");
+}
+
 TEST(DataErrors, TokenizerConfiguration) {
   const auto message = [](const char* config) {
     const auto tokenizer = parse_tokenizer_json(with(R"("added_tokens":[])"), config, "t");
     return tokenizer.ok() ? "ok" : tokenizer.error().message();
   };
   EXPECT_EQ(message(R"({"eos_token":"b"})"), "ok");
+  const std::string deep = R"({"eos_token":{"content":)" + std::string(200000, '[') + std::string(200000, ']') + "}}";
+  EXPECT_EQ(message(deep.c_str()), "t: tokenizer_config.json: is nested deeper than 64 levels");
   EXPECT_EQ(message("{"), "t: tokenizer_config.json: is not a JSON object");
   EXPECT_EQ(message(R"({"eos_token":"x"})"), "t: tokenizer_config.json.eos_token: \"x\" is not a token");
   EXPECT_EQ(message(R"({"eos_token":7})"), "t: tokenizer_config.json.eos_token: is not a token");

@@ -8,13 +8,9 @@
 namespace fivefold {
 
 HubTokenizer::HubTokenizer(HubTokenizerParts parts) : parts_(std::move(parts)) {
-  const auto entry = [&](int32_t id) -> Entry& {
-    const auto index = static_cast<size_t>(id);
-    if (index >= tokens_.size()) tokens_.resize(index + 1);
-    return tokens_[index];
-  };
-  for (const auto& [text, id] : parts_.model->vocabulary()) entry(id).text = text;
-  for (const AddedToken& token : parts_.added->tokens()) entry(token.id) = {token.spelling, token.special};
+  for (const auto& [text, id] : parts_.model->vocabulary()) tokens_[id].text = text;
+  for (const AddedToken& token : parts_.added->tokens()) tokens_[token.id] = {token.spelling, token.special};
+  for (const auto& [id, entry] : tokens_) vocab_size_ = std::max(vocab_size_, id + 1);
 }
 
 std::vector<int32_t> HubTokenizer::encode(std::string_view text, Specials specials) const {
@@ -38,9 +34,10 @@ std::vector<int32_t> HubTokenizer::encode(std::string_view text, Specials specia
 std::string HubTokenizer::decode(std::span<const int32_t> ids, Specials specials) const {
   std::vector<std::string> texts;
   for (const int32_t id : ids) {
-    if (id < 0 || id >= vocab_size()) continue;
-    const Entry& entry = tokens_[static_cast<size_t>(id)];
-    if (entry.text && (!entry.special || specials == Specials::kAdd)) texts.push_back(*entry.text);
+    const auto found = tokens_.find(id);
+    if (found == tokens_.end()) continue;
+    const Entry& entry = found->second;
+    if (!entry.special || specials == Specials::kAdd) texts.push_back(entry.text);
   }
   if (!parts_.decoder) return join(texts, " ");
   return join(parts_.decoder->apply(std::move(texts)), "");

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "data/added_tokens.h"
@@ -33,7 +34,7 @@ class HubTokenizer final : public Tokenizer {
 
   std::vector<int32_t> encode(std::string_view text, Specials specials) const override;
   std::string decode(std::span<const int32_t> ids, Specials specials) const override;
-  int32_t vocab_size() const override { return static_cast<int32_t>(tokens_.size()); }
+  int32_t vocab_size() const override { return vocab_size_; }
   std::optional<int32_t> eos_id() const override { return parts_.eos; }
   std::optional<int32_t> bos_id() const override { return parts_.bos; }
   std::vector<SpecialToken> special_tokens() const override;
@@ -41,11 +42,12 @@ class HubTokenizer final : public Tokenizer {
 
  private:
   struct Entry {
-    std::optional<std::string> text;  // none: a hole in the numbering
+    std::string text;
     bool special = false;
   };
   HubTokenizerParts parts_;
-  std::vector<Entry> tokens_;  // by id
+  std::unordered_map<int32_t, Entry> tokens_;  // by id; a file may number its tokens with holes of any size
+  int32_t vocab_size_ = 0;
 };
 
 }  // namespace fivefold

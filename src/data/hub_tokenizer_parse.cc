@@ -5,6 +5,8 @@
 #include <filesystem>
 
 #include "base/mapped_file.h"
+#include "base/nesting.h"
+#include "data/growth.h"
 #include "data/hub_tokenizer.h"
 #include "data/pattern.h"
 
@@ -108,18 +110,25 @@ Result<std::optional<int32_t>> find_role(const HubTokenizerParts& parts, const n
   return std::optional<int32_t>();
 }
 
-// normalizer, pre_tokenizer and decoder: null when the key is missing or null.
+// normalizer, pre_tokenizer and decoder: null when the key is missing or null. Errors: those of `parse`, a growth
+// beyond kMaxGrowth.
 template <typename Part, typename Parse>
 Result<std::unique_ptr<Part>> parse_part(const JsonFields& root, const char* key, Parse parse) {
   const nlohmann::json* json = root.find(key);
   if (json == nullptr) return std::unique_ptr<Part>();
-  return parse(*json, root.place(key), 0);
+  FIVEFOLD_ASSIGN(std::unique_ptr<Part> part, parse(*json, root.place(key), 0));
+  if (part->growth() > kMaxGrowth)
+    return Error{root.place(key),
+                 fmt::format("can make a text {:.3g} times longer, over {}", part->growth(), kMaxGrowth),
+                 "use fewer components, or shorter replacements"};
+  return part;
 }
 
 }  // namespace
 
 Result<std::unique_ptr<Tokenizer>> parse_tokenizer_json(std::string_view json, std::string_view config_json,
                                                         const std::string& where) {
+  FIVEFOLD_TRY(check_json_nesting(json, where));
   const auto document = nlohmann::json::parse(json, nullptr, /*allow_exceptions=*/false);
   if (document.is_discarded()) return Error{where, "is not JSON", ""};
   FIVEFOLD_ASSIGN(const JsonFields root, JsonFields::of(document, where));
@@ -137,6 +146,7 @@ Result<std::unique_ptr<Tokenizer>> parse_tokenizer_json(std::string_view json, s
   nlohmann::json config;
   const std::string config_where = where + ": tokenizer_config.json";
   if (!config_json.empty()) {
+    FIVEFOLD_TRY(check_json_nesting(config_json, config_where));
     config = nlohmann::json::parse(config_json, nullptr, /*allow_exceptions=*/false);
     if (!config.is_object()) return Error{config_where, "is not a JSON object", ""};
   }

@@ -5,9 +5,11 @@
 #include <unicode/normalizer2.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <stdexcept>
 #include <vector>
 
+#include "data/growth.h"
 #include "data/pattern.h"
 
 namespace fivefold {
@@ -19,6 +21,7 @@ class UnicodeForm final : public Normalizer {
   explicit UnicodeForm(const icu::Normalizer2* form) : form_(form) {}
   std::string apply(std::string text) const override {
     if (std::all_of(text.begin(), text.end(), [](char c) { return static_cast<signed char>(c) >= 0; })) return text;
+    if (text.size() > INT32_MAX) throw std::runtime_error("Unicode normalization: the text is larger than 2 GiB");
     std::string out;
     icu::StringByteSink<std::string> sink(&out);
     UErrorCode status = U_ZERO_ERROR;
@@ -26,6 +29,7 @@ class UnicodeForm final : public Normalizer {
     if (U_FAILURE(status)) throw std::runtime_error(fmt::format("Unicode normalization: {}", u_errorName(status)));
     return out;
   }
+  double growth() const override { return 11.0; }  // NFKC and NFKD of some ligatures, the most of the four
 
  private:
   const icu::Normalizer2* form_;  // ICU's, never freed
@@ -35,6 +39,7 @@ class Prepend final : public Normalizer {
  public:
   explicit Prepend(std::string prefix) : prefix_(std::move(prefix)) {}
   std::string apply(std::string text) const override { return text.empty() ? text : prefix_ + text; }
+  double growth() const override { return 1.0 + static_cast<double>(prefix_.size()); }
 
  private:
   std::string prefix_;
@@ -44,6 +49,7 @@ class Replace final : public Normalizer {
  public:
   Replace(Regex pattern, std::string content) : pattern_(std::move(pattern)), content_(std::move(content)) {}
   std::string apply(std::string text) const override { return replace_all(pattern_, text, content_); }
+  double growth() const override { return replace_growth(pattern_, content_); }
 
  private:
   Regex pattern_;
@@ -57,6 +63,7 @@ class Chain final : public Normalizer {
     for (const auto& part : parts_) text = part->apply(std::move(text));
     return text;
   }
+  double growth() const override { return total_growth(parts_); }
 
  private:
   std::vector<std::unique_ptr<Normalizer>> parts_;

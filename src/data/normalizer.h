@@ -14,6 +14,7 @@ class Normalizer {
   virtual ~Normalizer() = default;
   // REQUIRES: well-formed UTF-8.
   virtual std::string apply(std::string text) const = 0;
+  virtual double growth() const = 0;  // data/growth.h
 };
 
 // Errors: unknown type (hint: the known ones), missing or wrong fields.

@@ -1,5 +1,7 @@
 #include "data/pattern.h"
 
+#include <algorithm>
+
 namespace fivefold {
 
 Result<Regex> parse_pattern(const JsonFields& component) {
@@ -24,6 +26,10 @@ std::string replace_all(const Regex& pattern, std::string_view text, std::string
   }
   out += text.substr(end);
   return out;
+}
+
+double replace_growth(const Regex& pattern, std::string_view content) {
+  return std::max(1.0, static_cast<double>(content.size()) / static_cast<double>(pattern.min_length()));
 }
 
 }  // namespace fivefold

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "data/byte_alphabet.h"
+#include "data/growth.h"
 #include "data/pattern.h"
 #include "data/utf8.h"
 
@@ -94,6 +95,7 @@ class Split final : public PreTokenizer {
     }
     return out;
   }
+  double growth() const override { return 1.0; }
 
  private:
   Regex pattern_;
@@ -116,6 +118,7 @@ class ByteLevel final : public PreTokenizer {
     for (Piece& piece : pieces) piece.text = to_byte_alphabet(piece.text);
     return pieces;
   }
+  double growth() const override { return prefix_space_ ? 4.0 : 2.0; }  // a space per piece; two bytes for each
 
  private:
   bool prefix_space_;
@@ -138,6 +141,8 @@ class Metaspace final : public PreTokenizer {
     }
     return options_.split ? split_.apply(std::move(pieces)) : pieces;
   }
+  // For each space, and once per piece.
+  double growth() const override { return 2.0 * static_cast<double>(options_.replacement.size()); }
 
  private:
   MetaspaceOptions options_;
@@ -152,6 +157,7 @@ class Chain final : public PreTokenizer {
     for (const auto& part : parts_) pieces = part->apply(std::move(pieces));
     return pieces;
   }
+  double growth() const override { return total_growth(parts_); }
 
  private:
   std::vector<std::unique_ptr<PreTokenizer>> parts_;

@@ -23,6 +23,7 @@ class PreTokenizer {
   virtual ~PreTokenizer() = default;
   // REQUIRES: well-formed UTF-8. No piece of the result is empty.
   virtual std::vector<Piece> apply(std::vector<Piece> pieces) const = 0;
+  virtual double growth() const = 0;  // data/growth.h
 };
 
 // Errors: unknown type (hint: the known ones), missing or wrong fields.

@@ -104,8 +104,10 @@ Result<Regex> Regex::compile(std::string_view pattern, const std::string& where)
   FIVEFOLD_ASSIGN(const std::string translated, translate(pattern, where));
   int error = 0;
   PCRE2_SIZE offset = 0;
-  pcre2_code* code = pcre2_compile(units(translated), translated.size(), PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE,
-                                   &error, &offset, nullptr);
+  // PCRE2's \C would match a part of a character and leave pieces that are not UTF-8; in Oniguruma it begins a control
+  // character.
+  constexpr uint32_t kOptions = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C;
+  pcre2_code* code = pcre2_compile(units(translated), translated.size(), kOptions, &error, &offset, nullptr);
   if (code == nullptr) {
     return Error{where, fmt::format("regular expression {}: {} at {}", pattern, describe(error), offset), ""};
   }
@@ -118,6 +120,12 @@ Regex Regex::literal(std::string_view text) {
   pcre2_code* code = pcre2_compile(units(text), text.size(), PCRE2_UTF | PCRE2_LITERAL, &error, &offset, nullptr);
   FIVEFOLD_CHECK(code != nullptr, describe(error));
   return Regex(std::make_shared<const Code>(code));
+}
+
+size_t Regex::min_length() const {
+  uint32_t length = 0;
+  pcre2_pattern_info(code_->code, PCRE2_INFO_MINLENGTH, &length);
+  return std::max<size_t>(1, length);
 }
 
 std::vector<std::pair<size_t, size_t>> Regex::find_all(std::string_view text) const {

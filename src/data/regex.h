@@ -23,6 +23,8 @@ class Regex {
   // Byte ranges [first, second) of the matches from left to right, without overlap; matches of no characters are left
   // out. REQUIRES: `text` is well-formed UTF-8. Throws std::runtime_error beyond the match limits.
   std::vector<std::pair<size_t, size_t>> find_all(std::string_view text) const;
+  // A lower bound of the characters in a match that find_all() gives; at least 1.
+  size_t min_length() const;
 
  private:
   struct Code;

@@ -8,6 +8,7 @@
 
 #include "base/text.h"
 #include "data/byte_alphabet.h"
+#include "data/growth.h"
 #include "data/pattern.h"
 #include "data/pre_tokenizer.h"
 #include "data/utf8.h"
@@ -25,6 +26,7 @@ class ByteLevelDecoder final : public TokenDecoder {
     for (const std::string& token : tokens) bytes += from_byte_alphabet(token).value_or(token);
     return {to_valid_utf8(bytes)};
   }
+  double growth() const override { return 3.0; }  // a byte that is not UTF-8 becomes U+FFFD
 };
 
 class ReplaceDecoder final : public TokenDecoder {
@@ -34,6 +36,7 @@ class ReplaceDecoder final : public TokenDecoder {
     for (std::string& token : tokens) token = replace_all(pattern_, token, content_);
     return tokens;
   }
+  double growth() const override { return replace_growth(pattern_, content_); }
 
  private:
   Regex pattern_;
@@ -75,11 +78,13 @@ class ByteFallbackDecoder final : public TokenDecoder {
     flush();
     return out;
   }
+  double growth() const override { return 1.0; }
 };
 
 class FuseDecoder final : public TokenDecoder {
  public:
   Tokens apply(Tokens tokens) const override { return {join(tokens, "")}; }
+  double growth() const override { return 1.0; }
 };
 
 // Up to `start` and `stop` copies of one character off the ends of each string.
@@ -94,6 +99,7 @@ class StripDecoder final : public TokenDecoder {
     }
     return tokens;
   }
+  double growth() const override { return 1.0; }
 
  private:
   std::string content_;
@@ -110,6 +116,7 @@ class MetaspaceDecoder final : public TokenDecoder {
     }
     return tokens;
   }
+  double growth() const override { return 1.0; }
 
  private:
   Regex replacement_;
@@ -123,6 +130,7 @@ class DecoderChain final : public TokenDecoder {
     for (const auto& part : parts_) tokens = part->apply(std::move(tokens));
     return tokens;
   }
+  double growth() const override { return total_growth(parts_); }
 
  private:
   std::vector<std::unique_ptr<TokenDecoder>> parts_;

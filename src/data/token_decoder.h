@@ -15,6 +15,7 @@ class TokenDecoder {
   virtual ~TokenDecoder() = default;
   // The strings whose concatenation is the text.
   virtual std::vector<std::string> apply(std::vector<std::string> tokens) const = 0;
+  virtual double growth() const = 0;  // data/growth.h
 };
 
 // Errors: unknown type (hint: the known ones), missing or wrong fields.

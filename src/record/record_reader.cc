@@ -1,11 +1,11 @@
 #include "record/record_reader.h"
 
-#include <cmath>
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/nesting.h"
 #include "base/text.h"
 #include "record/record_fields.h"
 #include "record/record_writer.h"
@@ -14,6 +14,10 @@ namespace fivefold {
 namespace {
 
 using Json = nlohmann::json;
+
+// Above any byte count, token count or time of a run, and low enough for sums over its steps.
+constexpr int64_t kMaxCount = int64_t{1} << 50;
+constexpr double kMaxSeconds = 1e12;
 
 template <typename Enum, typename ToString>
 std::vector<std::string> names_of(int count, ToString name) {
@@ -41,7 +45,7 @@ class FieldTaker {
     }
   }
   void operator()(const char* key, int64_t& value) {
-    if (const Json* json = find(key)) value = integer(*json, key, 0, std::numeric_limits<int64_t>::max());
+    if (const Json* json = find(key)) value = integer(*json, key, 0, kMaxCount);
   }
   void operator()(const char* key, int& value) {
     if (const Json* json = find(key)) value = static_cast<int>(integer(*json, key, 0, std::numeric_limits<int>::max()));
@@ -52,7 +56,7 @@ class FieldTaker {
   }
   void operator()(const char* key, std::optional<int64_t>& value) {
     const Json* json = find(key);
-    if (json && !json->is_null()) value = integer(*json, key, 0, std::numeric_limits<int64_t>::max());
+    if (json && !json->is_null()) value = integer(*json, key, 0, kMaxCount);
   }
   void operator()(const char* key, double& value) {
     const Json* json = find(key);
@@ -79,7 +83,7 @@ class FieldTaker {
   void operator()(const char* key, AccountBytes& value) {
     members(key, parse_account, names_of<Account>(kNumAccounts, [](Account a) { return to_string(a); }),
             [&](Account account, const Json& json, const std::string& path) {
-              value[account] = integer(json, path, 0, std::numeric_limits<int64_t>::max());
+              value[account] = integer(json, path, 0, kMaxCount);
             });
   }
   void operator()(const char* key, std::array<double, kNumCollectiveKinds>& value) {
@@ -130,7 +134,7 @@ class FieldTaker {
 
   double duration(const Json& json, const std::string& key) {
     const double value = json.is_number() ? json.get<double>() : -1.0;
-    if (!std::isfinite(value) || value < 0) fail(key, json.dump() + " is not a time in seconds");
+    if (!(value >= 0 && value <= kMaxSeconds)) fail(key, json.dump() + " is not a time in seconds");
     return value;
   }
 
@@ -287,6 +291,7 @@ Result<RankRecord> parse_rank_record(std::string_view text, const std::string& w
       break;
     }
     const std::string line_where = where + ": line " + std::to_string(number);
+    FIVEFOLD_TRY(check_json_nesting(text.substr(0, end), line_where));
     const Json json = Json::parse(text.substr(0, end), nullptr, false);
     if (json.is_discarded()) return Error{line_where, "is not JSON", ""};
     if (!json.is_object()) return Error{line_where, "is not a JSON object", ""};

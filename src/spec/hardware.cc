@@ -5,11 +5,15 @@
 #include <fstream>
 #include <sstream>
 
+#include "base/nesting.h"
 #include "spec/hardware_reader.h"
 #include "spec/model_named.h"
 
 namespace fivefold {
 namespace {
+
+// Of a node, and of threads and ranks on it: counted in `int` where they become degrees.
+constexpr int64_t kMaxDevices = 1 << 20;
 
 std::vector<std::pair<std::string_view, DType>> dtype_names() {
   std::vector<std::pair<std::string_view, DType>> names;
@@ -59,9 +63,9 @@ GemmPoint read_gemm_point(HardwareReader& reader) {
           .n = reader.required_count("n"),
           .k = reader.required_count("k"),
           .dtype = reader.name("dtype", dtype_names()),
-          .threads = reader.count("threads", 1),
+          .threads = reader.count("threads", 1, kMaxDevices),
           .flops_per_s = reader.required_number("flops_per_s"),
-          .ranks = reader.count("ranks", 1)};
+          .ranks = reader.count("ranks", 1, kMaxDevices)};
 }
 
 CollectivePoint read_collective_point(HardwareReader& reader) {
@@ -75,26 +79,26 @@ OperationPoint read_operation_point(HardwareReader& reader) {
   return {.operation = reader.name("operation", operation_names()),
           .pass = reader.name("pass", pass_names()),
           .dtype = reader.name("dtype", dtype_names()),
-          .threads = reader.count("threads", 1),
+          .threads = reader.count("threads", 1, kMaxDevices),
           .overhead_s = reader.number("overhead_s", 0.0),
           .bytes_per_s = reader.required_number("bytes_per_s"),
           .flops_per_s = reader.number("flops_per_s", 0.0),
-          .ranks = reader.count("ranks", 1)};
+          .ranks = reader.count("ranks", 1, kMaxDevices)};
 }
 
 StreamPoint read_stream_point(HardwareReader& reader) {
   return {.stream = reader.name("stream", stream_names()),
           .dtype = reader.name("dtype", dtype_names()),
-          .threads = reader.count("threads", 1),
+          .threads = reader.count("threads", 1, kMaxDevices),
           .bytes_per_s = reader.required_number("bytes_per_s"),
-          .ranks = reader.count("ranks", 1)};
+          .ranks = reader.count("ranks", 1, kMaxDevices)};
 }
 
 DeviceSpec read_device(HardwareReader reader) {
   DeviceSpec device;
   device.name = reader.text("name", "");
   if (device.name.empty()) reader.fail("name", "missing");
-  device.cores = reader.count("cores", 0);
+  device.cores = reader.count("cores", 0, kMaxDevices);
   device.memory_bytes = reader.required_figure("memory_bytes");
   device.memory_bytes_per_s = reader.required_figure("memory_bytes_per_s");
   device.peak_flops_per_s = read_rates(reader.table("peak_flops_per_s"));
@@ -156,7 +160,7 @@ Result<HardwareSpec> read_table(const toml::table& table, const std::string& whe
   read_base(reader, gpu_key, hardware);
   hardware.name = reader.text("name", std::filesystem::path(where).stem().string());
   HardwareReader node = reader.table("node");
-  hardware.devices_per_node = node.count("devices", hardware.devices_per_node);
+  hardware.devices_per_node = node.count("devices", hardware.devices_per_node, kMaxDevices);
   if (node.has("host_memory_bytes")) hardware.host_memory_bytes = node.figure("host_memory_bytes");
   if (node.has("link")) hardware.node_link = read_link(node.table("link"));
   node.finish();
@@ -169,6 +173,7 @@ Result<HardwareSpec> read_table(const toml::table& table, const std::string& whe
 }
 
 Result<HardwareSpec> parse_text(const std::string& toml_text, const std::string& where, GpuKey gpu_key) {
+  FIVEFOLD_TRY(check_toml_nesting(toml_text, where));
   try {
     return read_table(toml::parse(toml_text, where), where, gpu_key);
   } catch (const toml::parse_error& error) {

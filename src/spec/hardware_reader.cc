@@ -6,6 +6,11 @@
 #include <cmath>
 
 namespace fivefold {
+namespace {
+
+constexpr double kMaxNumber = 1e18;
+
+}  // namespace
 
 const std::vector<std::pair<std::string_view, Provenance>>& provenance_names() {
   static const std::vector<std::pair<std::string_view, Provenance>> names = {{"derived", Provenance::kDerived},
@@ -46,8 +51,11 @@ double HardwareReader::checked_number(const std::string& key, const toml::node& 
     return 1.0;
   }
   const double x = node.value<double>().value_or(0.0);
-  if (std::isfinite(x) && x > 0.0) return x;
-  fail(key, fmt::format("{} is not a positive number", x));
+  if (x > 0.0 && x <= kMaxNumber) return x;
+  if (x > kMaxNumber)
+    fail(key, fmt::format("{} is out of range", x), fmt::format("at most {}", kMaxNumber));
+  else
+    fail(key, fmt::format("{} is not a positive number", x));
   return 1.0;
 }
 
@@ -62,12 +70,15 @@ double HardwareReader::number(const std::string& key, double fallback) {
   return node ? checked_number(key, *node) : fallback;
 }
 
-int64_t HardwareReader::count(const std::string& key, int64_t fallback) {
+int64_t HardwareReader::count(const std::string& key, int64_t fallback, int64_t most) {
   const toml::node* node = find(key);
   if (!node) return fallback;
   if (const auto* value = node->as_integer()) {
-    if (value->get() > 0) return value->get();
-    fail(key, fmt::format("{} is not positive", value->get()));
+    if (value->get() > 0 && value->get() <= most) return value->get();
+    if (value->get() > most)
+      fail(key, fmt::format("{} is out of range", value->get()), fmt::format("at most {}", most));
+    else
+      fail(key, fmt::format("{} is not positive", value->get()));
   } else {
     fail(key, "expected a whole number");
   }

@@ -28,9 +28,9 @@ class HardwareReader {
   bool has(const std::string& key);
   std::string text(const std::string& key, const std::string& fallback);
   // A positive whole number.
-  int64_t count(const std::string& key, int64_t fallback);
+  int64_t count(const std::string& key, int64_t fallback, int64_t most = int64_t{1} << 50);
   int64_t required_count(const std::string& key);
-  // A positive finite number; `required_number` must be there.
+  // A positive number up to 10^18, which as bytes still fits int64_t; `required_number` must be there.
   double required_number(const std::string& key);
   double number(const std::string& key, double fallback);
   // { value, kind, source }. Absent: an unknown Figure.

@@ -89,7 +89,7 @@ TEST(Hardware, MeasuredMachineSurvivesWritingAndReading) {
   };
   HardwareSpec h;
   h.name = "this-machine";
-  h.device.name = "Xeon é 2 cores";
+  h.device.name = "Xeon é 2 cores\x7f";
   h.device.cores = 2;
   h.device.memory_bytes = measured(24e9);
   h.device.memory_bytes_per_s = measured(2.1987654321e10);
@@ -125,6 +125,13 @@ struct BadFile {
   std::string message;
 };
 
+// Parts of a dotted key nest tables, which are destroyed by recursion.
+std::string dotted_key(int parts) {
+  std::string key = "a";
+  for (int i = 1; i < parts; ++i) key += ".a";
+  return key + " = 1\n";
+}
+
 TEST(Hardware, EveryBadFileNamesItsKeyAndCause) {
   const std::string good = R"({ value = 1e9, kind = "measured", source = "here" })";
   const BadFile bad[] = {
@@ -138,6 +145,10 @@ TEST(Hardware, EveryBadFileNamesItsKeyAndCause) {
       {device_file("-1"), "h.toml: device.memory_bytes: expected { value = ..., kind = \"...\", source = \"...\" }"},
       {device_file(R"({ value = -1e9, kind = "measured", source = "here" })"),
        "h.toml: device.memory_bytes.value: -1000000000 is not a positive number"},
+      {device_file(R"({ value = 1.1e18, kind = "measured", source = "here" })"),
+       "h.toml: device.memory_bytes.value: 1.1e+18 is out of range (at most 1e+18)"},
+      {device_file(R"({ value = inf, kind = "measured", source = "here" })"),
+       "h.toml: device.memory_bytes.value: inf is out of range (at most 1e+18)"},
       {device_file(R"({ value = nan, kind = "measured", source = "here" })"),
        "h.toml: device.memory_bytes.value: nan is not a positive number"},
       {device_file(R"({ value = "80GB", kind = "measured", source = "here" })"),
@@ -152,11 +163,15 @@ TEST(Hardware, EveryBadFileNamesItsKeyAndCause) {
        "h.toml: device.memory_bytes.sourse: unknown key (did you mean source?)"},
       {device_file(good, "powr_w = " + good), "h.toml: device.powr_w: unknown key (did you mean power_w?)"},
       {device_file(good, "cores = -2"), "h.toml: device.cores: -2 is not positive"},
+      {device_file(good, "cores = 1048577"), "h.toml: device.cores: 1048577 is out of range (at most 1048576)"},
       {device_file(good, "cores = 2.5"), "h.toml: device.cores: expected a whole number"},
       {device_file() + "bf1 = " + good, "h.toml: device.peak_flops_per_s.bf1: unknown key (did you mean bf16?)"},
       {device_file() + "[nodes]\ndevices = 8\n", "h.toml: nodes: unknown key (did you mean node?)"},
       {device_file() + "[node]\ndevices = 8\n",
        "h.toml: node.link: missing (devices of a node are connected by something)"},
+      {device_file() + "[node]\ndevices = 4294967296\n",
+       "h.toml: node.devices: 4294967296 is out of range (at most 1048576)"},
+      {dotted_key(200000), "h.toml:1: is nested deeper than 32 levels"},
       {device_file() + "[node]\ndevices = 0\n", "h.toml: node.devices: 0 is not positive"},
       {device_file() + "[network]\nlatency_s = " + good + "\n", "h.toml: network.bytes_per_s: missing"},
       {device_file() + "[device.gemm]\nkind = \"measured\"\nsource = \"x\"\n",

@@ -1,17 +1,11 @@
 // HardwareSpec -> TOML.
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
-
 #include "spec/hardware_reader.h"
+#include "spec/run_config_keys.h"
 
 namespace fivefold {
 namespace {
-
-// A JSON string is a TOML basic string.
-std::string toml_string(std::string_view text) {
-  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
 
 template <typename Enum>
 std::string word(const std::vector<std::pair<std::string_view, Enum>>& names, Enum value) {

@@ -116,6 +116,10 @@ const BadConfig kBad[] = {
      "c.json: rope_scaling.rope_type: unknown RoPE type \"longrope\" (known: default, linear, dynamic, llama3, yarn)"},
     {scaled(R"({"type": "linear"})"), "c.json: rope_scaling.factor: missing"},
     {scaled(R"({"type": "linear", "factor": 0.5})"), "c.json: rope_scaling.factor: 0.5 is out of range (1 to 1000000)"},
+    {scaled(R"({"type": "yarn", "original_max_position_embeddings": 1048576})"),
+     "c.json: rope_scaling.factor: missing, and max_position_embeddings 2048 / original_max_position_embeddings "
+     "1048576 "
+     "is out of range (1 to 1000000)"},
     {scaled(R"({"type": "linear", "rope_type": "yarn", "factor": 2})"),
      "c.json: rope_scaling.rope_type: \"yarn\" contradicts type \"linear\" (keep one of them)"},
     {scaled(R"({"type": "llama3", "factor": 8, "low_freq_factor": 4, "high_freq_factor": 4})"),
@@ -177,6 +181,8 @@ const BadConfig kBad[] = {
      "c.json: text_config.hidden_size: 0 is out of range (1 to 16777216)"},
     {llama_with("attn_logit_softcapping", "50.0", "Gemma3ForCausalLM"),
      "c.json: attn_logit_softcapping: capped attention scores (Gemma 2) are not supported"},
+    {nemotron(R"("hybrid_override_pattern": "M-?")"),
+     "c.json: hybrid_override_pattern: unknown layer letter '?' (known: M, *, -, E)"},
     {nemotron(R"("hybrid_override_pattern": "M-X")"),
      "c.json: hybrid_override_pattern: unknown layer letter 'X' (known: M, *, -, E)"},
     {nemotron(R"("hybrid_override_pattern": "M-*", "num_hidden_layers": 4)"),

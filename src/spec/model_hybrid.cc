@@ -31,7 +31,8 @@ MixerSpec read_delta_rule(ModelReader& reader) {
 }
 
 void parse_qwen3_next(ModelReader& reader, ModelSpec& model) {
-  const FamilyDefaults defaults{.kv_heads = 2, .head_dim = 256, .max_positions = 32768, .partial_rotary_factor = 0.25};
+  const FamilyDefaults defaults{
+      .heads = 16, .kv_heads = 2, .head_dim = 256, .max_positions = 32768, .partial_rotary_factor = 0.25};
   read_base(reader, defaults, model);
   model.final_norm.weight_plus_one = true;
   LayerSpec attention;
@@ -108,7 +109,7 @@ std::string read_pattern(ModelReader& reader) {
   if (const int64_t stated = reader.integer_or("num_hidden_layers", length, kLayerRange); stated != length)
     reader.fail(key, fmt::format("{} entries for {} layers", length, stated), "one per layer");
   for (const char letter : pattern)
-    if (std::string_view("M*-E?").find(letter) == std::string_view::npos)
+    if (std::string_view("M*-E").find(letter) == std::string_view::npos)
       reader.fail(key, fmt::format("unknown layer letter '{}'", letter), "known: M, *, -, E");
   return pattern;
 }

@@ -74,6 +74,13 @@ void read_rope_scaling(ModelReader& scaling, int64_t max_positions, RopeSpec& ro
   rope.original_max_positions = rope.scaling == RopeScaling::kDynamic ? max_positions : original;
   if (rope.scaling == RopeScaling::kYarn && !scaling.has("factor")) {
     rope.factor = static_cast<double>(max_positions) / static_cast<double>(original);
+    if (!(rope.factor >= 1.0 && rope.factor <= kMaxFactor))
+      scaling.fail(
+          "factor",
+          fmt::format("missing, and max_position_embeddings {} / original_max_position_embeddings {} is out of "
+                      "range",
+                      max_positions, original),
+          fmt::format("1 to {}", kMaxFactor));
   } else {
     rope.factor = scaling.number("factor", 1.0, kMaxFactor);
   }

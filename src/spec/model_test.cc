@@ -287,6 +287,8 @@ TEST(Model, UnusualConfigsSurviveWritingAndReading) {
       llama(moe + R"(, "use_sliding_window": true, "sliding_window": 9)", "Qwen2MoeForCausalLM"),
       llama(moe + R"(, "mlp_only_layers": [0], "full_attention_interval": 2, "partial_rotary_factor": 1.0)",
             "Qwen3NextForCausalLM"),
+      // Without a layer of full attention nothing is written of its heads.
+      llama(moe + R"(, "full_attention_interval": 64)", "Qwen3NextForCausalLM"),
       R"({"architectures": ["GPT2LMHeadModel"], "n_embd": 48, "n_layer": 2, "n_head": 4, "vocab_size": 144, "n_inner": 100,
           "activation_function": "gelu", "tie_word_embeddings": false})"};
   for (const std::string& config : configs) {

@@ -9,6 +9,7 @@
 #include <set>
 #include <sstream>
 
+#include "base/nesting.h"
 #include "base/text.h"
 #include "spec/run_config_io.h"
 #include "spec/run_config_keys.h"
@@ -174,7 +175,7 @@ void apply_table(const toml::table& root, const std::string& where, LoadedConfig
   for (const auto& [section, content] : root) {
     const auto sections = config_sections();
     const bool known =
-        std::any_of(sections.begin(), sections.end(), [&](const auto& s) { return s.name == section.str(); });
+        std::any_of(sections.begin(), sections.end(), [name = section.str()](const auto& s) { return s.name == name; });
     const toml::table* table = content.as_table();
     if (!table && known) {
       out.errors.push_back(
@@ -198,6 +199,7 @@ void apply_table(const toml::table& root, const std::string& where, LoadedConfig
 }
 
 Result<toml::table> parse_toml(std::string_view text, const std::string& where) {
+  FIVEFOLD_TRY(check_toml_nesting(text, where));
   try {
     return toml::parse(text, where);
   } catch (const toml::parse_error& error) {

@@ -58,10 +58,21 @@ Result<int64_t> num_microbatches(const RunConfig& config) {
                below > 0 ? fmt::format("use {} or {}", below, below + unit) : fmt::format("use {}", unit)};
 }
 
+Result<int64_t> tokens_per_step(const RunConfig& config) {
+  constexpr int64_t kMost = int64_t{1} << 50;
+  const int64_t sequences = global_batch(config), most = div_floor(kMost, config.batch.sequence);
+  if (sequences <= most) return sequences * config.batch.sequence;
+  return Error{
+      config.batch.global > 0 ? "batch.global" : "batch.micro",
+      fmt::format("{} sequences of {} tokens are more than 2^50 tokens a step", sequences, config.batch.sequence),
+      fmt::format("use at most {} sequences, or shorter ones", most)};
+}
+
 Result<int64_t> total_steps(const RunConfig& config) {
   const int64_t steps = config.run.steps, tokens = config.run.tokens;
   if (tokens == 0) return steps;
-  const int64_t from_tokens = div_ceil(tokens, global_batch(config) * config.batch.sequence);
+  FIVEFOLD_ASSIGN(const int64_t per_step, tokens_per_step(config));
+  const int64_t from_tokens = div_ceil(tokens, per_step);
   if (steps != 0 && steps != from_tokens)
     return Error{"run.steps",
                  fmt::format("{} steps contradict run.tokens = {}, which are {} steps", steps, tokens, from_tokens),
@@ -76,7 +87,7 @@ Result<ResolvedConfig> resolve(const RunConfig& config, const ModelSpec& model) 
   out.num_microbatches = num_microbatches(config).value();
   out.config.run.steps = total_steps(config).value();
   out.config.batch.global = global_batch(config);
-  out.tokens_per_step = out.config.batch.global * config.batch.sequence;
+  out.tokens_per_step = tokens_per_step(config).value();
 
   ParallelConfig& parallel = out.config.parallel;
   if (parallel.shard_size == 0) parallel.shard_size = parallel.zero == 0 ? 1 : parallel.dp * parallel.cp;

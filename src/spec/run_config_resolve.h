@@ -31,7 +31,11 @@ struct ResolvedConfig {
 // multiples around it).
 Result<int64_t> num_microbatches(const RunConfig& config);
 
-// run.steps, or the fewest steps that see run.tokens; 0 when neither is given. Errors: both given and different.
+// batch.global (or micro x dp) x batch.sequence. Errors: more than 2^50, so that what is summed over them fits int64_t.
+Result<int64_t> tokens_per_step(const RunConfig& config);
+
+// run.steps, or the fewest steps that see run.tokens; 0 when neither is given. Errors: both given and different; those
+// of tokens_per_step.
 Result<int64_t> total_steps(const RunConfig& config);
 
 // Errors: the first that validate_layout() finds; call that to show all.

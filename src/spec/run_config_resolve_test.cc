@@ -50,6 +50,20 @@ TEST(Resolve, StepsFollowFromTokens) {
             "run.steps: 122 steps contradict run.tokens = 1000000, which are 123 steps (give only one of them)");
 }
 
+// 2^20 x 2^20 sequences of 2^30 tokens are 2^70; at most 2^20 of them make 2^50.
+TEST(Resolve, TokensOfAStepStayInInt64) {
+  const auto tokens = [](std::vector<std::string> settings) { return tokens_per_step(config(std::move(settings))); };
+  EXPECT_EQ(tokens({"batch.global=1048576", "batch.sequence=1073741824"}).value(), int64_t{1} << 50);
+  EXPECT_EQ(tokens({"batch.global=1048577", "batch.sequence=1073741824"}).error().where, "batch.global");
+  const std::vector<std::string> most = {"batch.micro=1048576", "parallel.dp=1048576", "batch.sequence=1073741824",
+                                         "run.tokens=1"};
+  EXPECT_EQ(tokens(most).error().message(),
+            "batch.micro: 1099511627776 sequences of 1073741824 tokens are more than 2^50 tokens a step (use at most "
+            "1048576 sequences, or shorter ones)");
+  EXPECT_EQ(total_steps(config(most)).error().where, "batch.micro");
+  EXPECT_EQ(resolve(config(most), dense_model()).ok(), false);
+}
+
 TEST(Resolve, WsdDecaysOverTheLastTenth) {
   EXPECT_EQ(resolved({"lr.schedule=wsd", "run.steps=200"}).config.lr.decay_steps, 20);
   EXPECT_EQ(resolved({"lr.schedule=wsd", "run.steps=5"}).config.lr.decay_steps, 1);

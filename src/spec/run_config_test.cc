@@ -316,6 +316,16 @@ TEST(RunConfig, TextThatIsNotTomlNamesTheLine) {
   EXPECT_EQ(parse_config("[run]\nsteps = 1\nsteps = 2\n", "run.toml").errors[0].where, "run.toml:3");
 }
 
+// Parts of a dotted key nest tables, which are destroyed by recursion.
+TEST(RunConfig, DeepNestingIsRefused) {
+  std::string key = "a";
+  for (int i = 1; i < 200000; ++i) key += ".a";
+  for (const std::string& text : {key + " = 1", "[" + key + "]", "x = " + std::string(200000, '[')}) {
+    EXPECT_EQ(errors_of(parse_config("[run]\n" + text + "\n", "run.toml")),
+              "run.toml:2: is nested deeper than 32 levels");
+  }
+}
+
 // Cut anywhere, or with any byte replaced, a file is read or refused with a place.
 TEST(RunConfig, DamagedFilesAreReadOrRefused) {
   const std::string text = to_toml(RunConfig{});

@@ -46,7 +46,10 @@ void check_grid(const RunConfig& config, std::vector<Error>& errors) {
 
 void check_batch(const ModelSpec& model, const RunConfig& config, std::vector<Error>& errors) {
   if (const auto microbatches = num_microbatches(config); !microbatches.ok()) errors.push_back(microbatches.error());
-  if (const auto steps = total_steps(config); !steps.ok()) errors.push_back(steps.error());
+  if (const auto tokens = tokens_per_step(config); !tokens.ok())
+    errors.push_back(tokens.error());
+  else if (const auto steps = total_steps(config); !steps.ok())
+    errors.push_back(steps.error());
   if (model.max_positions > 0 && config.batch.sequence > model.max_positions)
     errors.push_back({"batch.sequence",
                       fmt::format("{} tokens are more than the {} positions of the model", config.batch.sequence,

@@ -112,7 +112,8 @@ Result<TensorMap> parse_tensors(const json& list, const std::string& where) {
 
 // Orders the pieces and checks that they cover the tensor exactly once.
 Status check_pieces(const StateKey& key, StateTensor& tensor, const std::string& where) {
-  std::ranges::sort(tensor.pieces, {}, &Piece::begin);
+  // Of pieces that begin together all but the last are empty.
+  std::ranges::sort(tensor.pieces, {}, [](const Piece& piece) { return std::pair(piece.begin, piece.end); });
   int64_t covered = 0;
   const Piece* previous = nullptr;
   for (const Piece& piece : tensor.pieces) {

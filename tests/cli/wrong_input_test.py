@@ -303,6 +303,12 @@ CASES = [
     ("reference: batch is not JSON", reference(batch="]"), ["batch.json"]),
     ("reference: a token beyond the vocabulary", reference(batch='{"input_ids": [[999]], "labels": [[1]]}'), ["999"]),
     ("reference: ragged rows", reference(batch='{"input_ids": [[1, 2], [3]], "labels": [[1, 2], [3]]}'), ["input_ids"]),
+    ("reference: empty rows", reference(batch='{"input_ids": [[]], "labels": [[]]}'), ["input_ids", "empty"]),
+    ("reference: a target that is -100 only in 64 bits",
+     reference(batch='{"input_ids": [[1]], "targets": [[18446744073709551516]]}'), ["18446744073709551516"]),
+    ("reference: lengths that are no list",
+     reference(batch='{"input_ids": [[1]], "labels": [[1]], "document_lengths": [1]}'), ["document_lengths"]),
+    ("reference: deep nesting", reference(expected="[" * 200000), ["expected.json", "nested"]),
     ("reference: no loss", reference(expected='{"grad_norm": 1}'), ["expected.json: loss"]),
     ("reference: damaged gradients", reference(grads=b"\x01\x02"), ["grads.safetensors"]),
     ("reference: fewer rows than there are", reference(
