@@ -27,6 +27,13 @@ if(FIVEFOLD_SANITIZE)
   add_link_options(-fsanitize=${FIVEFOLD_SANITIZE})
 endif()
 
+if(FIVEFOLD_FUZZ)
+  if(NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+    message(FATAL_ERROR "FIVEFOLD_FUZZ needs clang: -DCMAKE_CXX_COMPILER=clang++-14")
+  endif()
+  add_compile_options(-fsanitize=fuzzer-no-link)
+endif()
+
 # fivefold_library(NAME SOURCES a.cc... [DEPS targets...] [SHARED] [TORCH])
 #   A static (or shared) library fivefold_NAME whose headers are included as "NAME/header.h". TORCH makes it an engine
 #   target. The target fivefold_headers compiles each header of the folder alone.

@@ -1,0 +1,144 @@
+#!/usr/bin/env python3
+"""make_seeds.py FOLDER [RUN...]: seeds for the fuzzers in FOLDER/TARGET/, from the files of this repository, and from
+the records and checkpoints of runs that fivefold made, whose folders may be given."""
+
+import json
+import struct
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def token_file(type_code, element, documents):
+    """A pair as one input of token_file_fuzz: length of the index, index, tokens."""
+    tokens = [token for document in documents for token in document]
+    index = b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, type_code, len(documents), len(documents) + 1)
+    index += struct.pack(f"<{len(documents)}i", *map(len, documents))
+    size, offset = struct.calcsize("<" + element), 0
+    for document in documents:
+        index += struct.pack("<q", offset)
+        offset += size * len(document)
+    index += struct.pack(f"<{len(documents) + 1}q", *range(len(documents) + 1))
+    return struct.pack("<H", len(index)) + index + struct.pack(f"<{len(tokens)}{element}", *tokens)
+
+
+def safetensors(tensors, metadata=None):
+    """A file of zeros from (name, dtype, bytes of an element, shape) entries."""
+    header, offset = {"__metadata__": metadata} if metadata else {}, 0
+    for name, dtype, size, shape in tensors:
+        end = offset + size
+        for dim in shape:
+            end = offset + (end - offset) * dim
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [offset, end]}
+        offset = end
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + bytes(offset)
+
+
+def small_tokenizer(tokenizer):
+    """The file with a few of its merges and of its single characters; everything else is left whole."""
+    model = tokenizer["model"]
+    model["merges"] = model["merges"][:8]
+    kept = {token for token in model["vocab"] if token.isascii() and token.isalpha() and len(token) == 1}
+    kept |= {model.get("unk_token")} | {token["content"] for token in tokenizer["added_tokens"]} | {"<0x0A>", "<0xFF>"}
+    for merge in model["merges"]:
+        left, right = merge.split(" ") if isinstance(merge, str) else merge
+        kept |= {left, right, left + right}
+    model["vocab"] = {token: number for token, number in model["vocab"].items() if token in kept}
+    return json.dumps(tokenizer, ensure_ascii=False).encode()
+
+
+def settings():
+    """Each key of docs/configuration.md as KEY=VALUE, with its default."""
+    lines, section = [], ""
+    for line in (ROOT / "docs/configuration.md").read_text().splitlines():
+        if line.startswith("## ["):
+            section = line[4:].split("]")[0]
+        elif section and line.startswith("| `"):
+            cells = [cell.strip() for cell in line.strip("|").split("|")]
+            lines.append(f"{section}.{cells[0].strip('`')}={cells[2].strip('`')}")
+    return lines
+
+
+def repository_seeds():
+    for path in sorted((ROOT / "configs/models").glob("*.json")):
+        yield "model_config", path.stem, path.read_bytes()
+    for folder in ("gpus", "clusters"):
+        for path in sorted((ROOT / "configs" / folder).glob("*.toml")):
+            yield "hardware", path.stem, path.read_bytes()
+    yield "hardware", "round-node", (ROOT / "tests/golden/plan/round-node.toml").read_bytes()
+    for path in sorted((ROOT / "configs/runs").glob("*.toml")):
+        yield "run_config", path.stem, path.read_bytes()
+    keys = settings()
+    for begin in range(0, len(keys), 16):
+        yield "run_config", f"settings-{begin}", "\n".join(keys[begin:begin + 16]).encode()
+    for path in sorted((ROOT / "src/data/testdata").glob("*.json")):
+        if not path.name.endswith(".expected.json"):
+            yield "tokenizer", path.stem, small_tokenizer(json.loads(path.read_text())) + b"\0"
+    reference = ROOT / "docs/guide/reference"
+    files = [(reference / name).read_bytes() for name in ("batch.json", "expected.json")]
+    yield "reference", "guide", b"\0".join(files)
+    packed = {"input_ids": [[1, 2, 3]], "labels": [[1, 2, 3]], "position_ids": [[0, 1, 0]],
+              "document_lengths": [[2, 1]]}
+    expected = {"loss": 1.5, "grad_norm": 2, "grad_norms": {"a": 1.0}}
+    gradients = safetensors([("a", "F32", 4, [2, 3])])
+    yield "reference", "packed", b"\0".join([json.dumps(packed).encode(), json.dumps(expected).encode(), gradients])
+
+
+def written_seeds():
+    yield "safetensors", "empty", safetensors([])
+    yield "safetensors", "mixed", safetensors(
+        [("w", "BF16", 2, [2, 3]), ("b", "F32", 4, []), ("e", "F8_E4M3", 1, [0, 7]), ("i", "I64", 8, [1])],
+        {"format": "pt"})
+    yield "token_file", "uint16", token_file(8, "H", [[1, 2, 3], [4], [], [5, 6, 7, 8, 299]])
+    yield "token_file", "int32", token_file(4, "i", [[1, 2, 3, 0], [4, 5, 300]])
+    yield "token_file", "uint8", token_file(1, "B", [list(range(20))])
+    yield "token_file", "int64", token_file(5, "q", [[7, -1]])
+    config = {"eos_token": {"content": "b"}, "bos_token": "a"}
+    tokenizer = {"model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 7}, "merges": ["a b"]},
+                 "post_processor": {"type": "RobertaProcessing", "cls": ["a", 0], "sep": ["b", 1]},
+                 "decoder": {"type": "Sequence", "decoders": [{"type": "Strip", "content": " ", "start": 1}]}}
+    yield "tokenizer", "small", json.dumps(tokenizer).encode() + b"\0" + json.dumps(config).encode()
+    yield "text_source", "text", b"One line.\nAnother.\n\n \t\nA new paragraph\r\n\r\nand more"
+    yield "text_source", "jsonl", b'{"text": "caf\\u00e9 \\ud83d\\ude00"}\n\n{"id": 1, "text": ""}\n{"text": "x\\n"}\n'
+
+
+def run_seeds(run):
+    for path in sorted(run.glob("record/rank-*.jsonl")):
+        # Lines of the first two steps, and the first of every other kind, without most of the program.
+        kept, seen = [], {}
+        for line in path.read_text().splitlines():
+            value = json.loads(line)
+            kind = value["line"]
+            seen[kind] = seen.get(kind, 0) + 1
+            if seen[kind] > (2 if kind == "step" else 1):
+                continue
+            for key in ("instructions", "times", "calls", "configuration", "model_config"):
+                if key in value:
+                    value[key] = value[key][:3]
+            kept.append(json.dumps(value))
+        yield "run_record", f"{run.name}-{path.stem}", "\n".join(kept).encode() + b"\n"
+    for path in sorted(run.glob("checkpoints/step-*/manifest.json")):
+        content = json.loads(path.read_text())["content"]
+        content["tensors"] = content["tensors"][:4]
+        content["configuration"] = ""
+        yield "manifest", f"{run.name}-{path.parent.name}", json.dumps(content).encode()
+        receipt = {"step": content["step"], "nonce": "n", "rank": 0, "file": content["files"][0],
+                   "tensors": content["tensors"]}
+        yield "manifest", f"{run.name}-{path.parent.name}-receipt", json.dumps(receipt).encode()
+
+
+def main():
+    folder = Path(sys.argv[1])
+    seeds = [*repository_seeds(), *written_seeds()]
+    for run in sys.argv[2:]:
+        seeds += run_seeds(Path(run))
+    for target, name, content in seeds:
+        (folder / target).mkdir(parents=True, exist_ok=True)
+        (folder / target / name).write_bytes(content)
+    print(f"{len(seeds)} seeds in {folder}")
+
+
+if __name__ == "__main__":
+    main()
