@@ -31,8 +31,8 @@ Result<TrainRequest> make_request(const std::filesystem::path& folder, const std
   return request;
 }
 
-// What is bounded: memory and traffic of each rank. Times and the memory of the process need this machine's hardware file,
-// which `fivefold calibrate` measures; to_text() would print everything.
+// What is bounded: memory and traffic of each rank. Times and the memory of the process need this machine's hardware
+// file, which `fivefold calibrate` measures; to_text() would print everything.
 Status compare_with_plan(const std::filesystem::path& run_directory) {
   FIVEFOLD_ASSIGN(const PlannedRun run, load_planned_run({.run_directory = run_directory}));
   FIVEFOLD_ASSIGN(const Reconciliation reconciliation, reconcile(run));

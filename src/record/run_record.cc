@@ -6,7 +6,8 @@
 namespace fivefold {
 namespace {
 
-constexpr std::string_view kEventKindNames[] = {"skipped_step", "non_finite", "loss_spike", "stop_requested", "failed", "replica_difference"};
+constexpr std::string_view kEventKindNames[] = {"skipped_step",   "non_finite", "loss_spike",
+                                                "stop_requested", "failed",     "replica_difference"};
 static_assert(std::size(kEventKindNames) == kNumEventKinds);
 
 }  // namespace
