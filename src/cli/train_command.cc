@@ -180,6 +180,13 @@ ExitCode run_train(TrainOptions options) {
   log_info(fmt::format("{}: {} parameters, {} ranks, predicted peak {} a rank", run.config.config.run.name,
                        format_count(plan->inventory.num_parameters()), run.config.degrees.world(),
                        format_bytes(plan->ledger.peak_total)));
+  if (const int64_t limit = run.config.config.limits.memory; limit > 0 && plan->ledger.peak_total > limit) {
+    print_errors({{"limits.memory",
+                   fmt::format("{} a rank, but the run needs {}, reached at {}", format_bytes(limit),
+                               format_bytes(plan->ledger.peak_total), plan->ledger.peak_moment),
+                   "`fivefold plan` names layouts that fit"}});
+    return ExitCode::kDoesNotFit;
+  }
   catch_stop_signals();
   const Result<TrainResult> result = (*engine)->train(train_request(run, model_config, directory));
   if (!result.ok()) return bad_input({result.error()});

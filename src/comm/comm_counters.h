@@ -1,6 +1,8 @@
 // CommCounters: how often one rank called each collective, over which kind of group and why, the bytes it sent, and the
-// time its calls took. These are the quantities that the plan predicts; docs/communication.md has the byte formulas.
-// A group of one rank counts calls but no bytes. Thread-safe.
+// time its calls took: the quantities that the plan predicts; docs/communication.md has the byte formulas. Calls and
+// bytes are counted when a call is made, so that what lies between two points of a rank's program does not depend on
+// how far its asynchronous calls are; time when a call is over. A group of one rank counts calls but no bytes.
+// Thread-safe.
 #pragma once
 
 #include <array>

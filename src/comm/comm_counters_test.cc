@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <thread>
+
 #include "comm/comm_test_support.h"
 
 namespace fivefold {
@@ -57,6 +60,26 @@ TEST(CommCounters, BytesFollowTheFormulas) {
     counters.reset();
     EXPECT_EQ(counters.count(kAllReduce), CommCount{});
     EXPECT_EQ(counters.seconds(kAllReduce), 0);
+  });
+}
+
+// The gather cannot be over before the rank that checks has counted it.
+TEST(CommCounters, AnAsynchronousCallCountsWhenItIsMade) {
+  std::atomic<bool> counted{false};
+  LocalOptions options{.timeout_s = 60, .hook = [&](HookedCall& call) {
+                         if (call.point != HookPoint::kBeforeEntry || call.rank != 1) return;
+                         while (!counted) std::this_thread::yield();
+                       }};
+  run_ranks(2, options, [&](int rank, Communicator& comm) {
+    std::vector<float> part(4), all(8);
+    const Work gather = comm.all_gather(comm.world(), buffer_of(part), buffer_of(all), Purpose::kParameters,
+                                        {.mode = Mode::kAsync, .stream = {}, .keep_alive = {}});
+    const CommCount made = comm.counters().count(CollectiveKind::kAllGather);
+    if (rank == 0) EXPECT_FALSE(gather.done());
+    EXPECT_EQ(made, (CommCount{1, 16}));
+    if (rank == 0) counted = true;
+    gather.wait_host();
+    EXPECT_EQ(comm.counters().count(CollectiveKind::kAllGather), made);
   });
 }
 

@@ -191,7 +191,7 @@ class Communicator {
   // Ends all calls of all ranks, present and future, with Aborted. The first abort or fault wins. Does not block.
   virtual void abort(const std::string& reason) = 0;
 
-  // Calls, bytes and seconds of the completed calls of this rank, and its last calls.
+  // Calls and bytes of the calls that this rank made, seconds of those that are over, and its last calls.
   CommCounters& counters() { return *counters_; }
   const FlightRecorder& flight_recorder() const { return *recorder_; }
 

@@ -80,7 +80,13 @@ bool LocalCommunicator::accept(Call& call) {
     for (const PeerTransfer& transfer : call.transfers) --next_number(transfer);
     return false;
   }
-  for (CallRecord& r : call.records) call.tickets.push_back(recorder().add(r));
+  for (CallRecord& r : call.records) {
+    call.tickets.push_back(recorder().add(r));
+    int64_t bytes = 0;
+    if (call.transfers.empty()) bytes = collective_bytes_sent(call);
+    if (r.kind == CollectiveKind::kSend) bytes = r.bytes;
+    counters().add(r.kind, r.group_kind, r.purpose, bytes);
+  }
   return true;
 }
 
@@ -118,12 +124,6 @@ void LocalCommunicator::execute(Call& call) {
     throw;
   }
   update_records(call, CallState::kDone);
-  for (const CallRecord& record : call.records) {
-    int64_t bytes = 0;
-    if (call.transfers.empty()) bytes = collective_bytes_sent(call);
-    if (record.kind == CollectiveKind::kSend) bytes = record.bytes;
-    counters().add(record.kind, record.group_kind, record.purpose, bytes);
-  }
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   counters().add_time(call.kind, seconds.count());
 }
