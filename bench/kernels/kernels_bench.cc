@@ -187,9 +187,9 @@ void swiglu_forward(benchmark::State& state) {
 
 template <class T>
 void swiglu_backward(benchmark::State& state) {
-  auto gate_up = elements<T>(kTokens * 2 * kFfn), dact = elements<T>(kTokens * kFfn), act = dact;
+  auto gate_up = elements<T>(kTokens * 2 * kFfn), dact = elements<T>(kTokens * kFfn);
   for (auto _ : state) {
-    kernels::swiglu_backward(gate_up.data(), dact.data(), act.data(), kTokens, kFfn, threads(state));
+    kernels::swiglu_backward(gate_up.data(), dact.data(), kTokens, kFfn, threads(state));
   }
   report(state, 6 * kTokens * kFfn * int64_t{sizeof(T)});
 }

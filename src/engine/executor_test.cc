@@ -159,7 +159,9 @@ TEST_F(OptimizerSteps, E59MasterWeightsKeepSmallUpdates) {
         const at::Tensor after = shards[unit].after.narrow(0, entry.offset, entry.numel());
         // 100 roundings of at most 2^-25 and eps = 1e-8 beside 0.125 each time.
         EXPECT_TRUE(at::allclose(after, before - 0.06, 0, 4e-6)) << entry.name;
-        if (entry.initializer == Initializer::kOnes) EXPECT_NEAR(after[0].item<float>(), 0.94, 4e-6) << entry.name;
+        if (entry.initializer == Initializer::kOnes) {
+          EXPECT_NEAR(after[0].item<float>(), 0.94, 4e-6) << entry.name;
+        }
         EXPECT_TRUE(shards[unit].working.narrow(0, entry.offset, entry.numel()).equal(after.to(at::kBFloat16)))
             << entry.name;
       }

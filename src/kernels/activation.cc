@@ -16,9 +16,9 @@ FIVEFOLD_CLONES void swiglu_forward_row(const T* gate, const T* up, T* act, int6
   }
 }
 
-// d silu(g) / dg = s + g s (1 - s), s = sigmoid(g). All reads of an element precede its writes: act may be dact.
-template <class T, bool kWriteAct>
-FIVEFOLD_CLONES void swiglu_backward_row(T* gate, T* up, const T* dact, T* act, int64_t width) {
+// d silu(g) / dg = s + g s (1 - s), s = sigmoid(g).
+template <class T>
+FIVEFOLD_CLONES void swiglu_backward_row(T* gate, T* up, T* dact, int64_t width) {
 #pragma omp simd
   for (int64_t i = 0; i < width; ++i) {
     const float g = to_float(gate[i]);
@@ -28,7 +28,7 @@ FIVEFOLD_CLONES void swiglu_backward_row(T* gate, T* up, const T* dact, T* act, 
     const float silu = g * s;
     gate[i] = from_float<T>(d * u * (s + silu * (1.0f - s)));
     up[i] = from_float<T>(d * silu);
-    if constexpr (kWriteAct) act[i] = from_float<T>(silu * u);
+    dact[i] = from_float<T>(silu * u);
   }
 }
 
@@ -36,46 +36,41 @@ FIVEFOLD_CLONES void swiglu_backward_row(T* gate, T* up, const T* dact, T* act, 
 constexpr float kTwiceSqrt2OverPi = 1.5957691216f;
 constexpr float kCubic = 0.044715f;
 
-template <Activation kKind>
-FIVEFOLD_INLINE float value(float x) {
-  if constexpr (kKind == Activation::kGeluTanh) {
-    return x * sigmoid_f32(kTwiceSqrt2OverPi * (x + kCubic * x * x * x));
-  } else if constexpr (kKind == Activation::kGeluErf) {
-    return x * normal_cdf_f32(x).cdf;
-  } else if constexpr (kKind == Activation::kSilu) {
-    return x * sigmoid_f32(x);
-  } else {
-    const float positive = x > 0 ? x : 0.0f;
-    return positive * positive;
-  }
-}
+struct Slope {
+  float value, derivative;
+};
 
 template <Activation kKind>
-FIVEFOLD_INLINE float derivative(float x) {
+FIVEFOLD_INLINE Slope slope(float x) {
   if constexpr (kKind == Activation::kGeluTanh) {
     const float s = sigmoid_f32(kTwiceSqrt2OverPi * (x + kCubic * x * x * x));
-    return s + x * s * (1.0f - s) * kTwiceSqrt2OverPi * (1.0f + 3.0f * kCubic * x * x);
+    return {x * s, s + x * s * (1.0f - s) * kTwiceSqrt2OverPi * (1.0f + 3.0f * kCubic * x * x)};
   } else if constexpr (kKind == Activation::kGeluErf) {
     const NormalCdf normal = normal_cdf_f32(x);
-    return normal.cdf + x * normal.density;
+    return {x * normal.cdf, normal.cdf + x * normal.density};
   } else if constexpr (kKind == Activation::kSilu) {
     const float s = sigmoid_f32(x);
-    return s + x * s * (1.0f - s);
+    return {x * s, s + x * s * (1.0f - s)};
   } else {
-    return x > 0 ? 2.0f * x : 0.0f;
+    const float positive = x > 0 ? x : 0.0f;
+    return {positive * positive, 2.0f * positive};
   }
 }
 
 template <class T, Activation kKind>
 FIVEFOLD_CLONES void forward_range(const T* x, T* y, int64_t n) {
 #pragma omp simd
-  for (int64_t i = 0; i < n; ++i) y[i] = from_float<T>(value<kKind>(to_float(x[i])));
+  for (int64_t i = 0; i < n; ++i) y[i] = from_float<T>(slope<kKind>(to_float(x[i])).value);
 }
 
 template <class T, Activation kKind>
-FIVEFOLD_CLONES void backward_range(const T* x, T* grad, int64_t n) {
+FIVEFOLD_CLONES void backward_range(T* x, T* dy, int64_t n) {
 #pragma omp simd
-  for (int64_t i = 0; i < n; ++i) grad[i] = from_float<T>(to_float(grad[i]) * derivative<kKind>(to_float(x[i])));
+  for (int64_t i = 0; i < n; ++i) {
+    const Slope at = slope<kKind>(to_float(x[i]));
+    x[i] = from_float<T>(to_float(dy[i]) * at.derivative);
+    dy[i] = from_float<T>(at.value);
+  }
 }
 
 // f.template operator()<kKind>() for the kind that is known at run time.
@@ -106,15 +101,11 @@ void swiglu_forward(const T* gate_up, T* act, int64_t rows, int64_t width, int n
 }
 
 template <class T>
-void swiglu_backward(T* gate_up, const T* dact, T* act, int64_t rows, int64_t width, int num_threads) {
+void swiglu_backward(T* gate_up, T* dact, int64_t rows, int64_t width, int num_threads) {
   for_each_block(rows, independent_block_rows(width), num_threads, [&](int64_t, int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       T* gate = gate_up + r * 2 * width;
-      if (act != nullptr) {
-        swiglu_backward_row<T, true>(gate, gate + width, dact + r * width, act + r * width, width);
-      } else {
-        swiglu_backward_row<T, false>(gate, gate + width, dact + r * width, nullptr, width);
-      }
+      swiglu_backward_row(gate, gate + width, dact + r * width, width);
     }
   });
 }
@@ -129,21 +120,21 @@ void activation_forward(Activation kind, const T* x, T* y, int64_t n, int num_th
 }
 
 template <class T>
-void activation_backward(Activation kind, const T* x, T* grad, int64_t n, int num_threads) {
+void activation_backward(Activation kind, T* x, T* dy, int64_t n, int num_threads) {
   visit_activation(kind, [&]<Activation kKind>() {
     for_each_block(n, kBlockElements, num_threads, [&](int64_t, int64_t begin, int64_t end) {
-      backward_range<T, kKind>(x + begin, grad + begin, end - begin);
+      backward_range<T, kKind>(x + begin, dy + begin, end - begin);
     });
   });
 }
 
 template void swiglu_forward(const float*, float*, int64_t, int64_t, int);
 template void swiglu_forward(const BFloat16*, BFloat16*, int64_t, int64_t, int);
-template void swiglu_backward(float*, const float*, float*, int64_t, int64_t, int);
-template void swiglu_backward(BFloat16*, const BFloat16*, BFloat16*, int64_t, int64_t, int);
+template void swiglu_backward(float*, float*, int64_t, int64_t, int);
+template void swiglu_backward(BFloat16*, BFloat16*, int64_t, int64_t, int);
 template void activation_forward(Activation, const float*, float*, int64_t, int);
 template void activation_forward(Activation, const BFloat16*, BFloat16*, int64_t, int);
-template void activation_backward(Activation, const float*, float*, int64_t, int);
-template void activation_backward(Activation, const BFloat16*, BFloat16*, int64_t, int);
+template void activation_backward(Activation, float*, float*, int64_t, int);
+template void activation_backward(Activation, BFloat16*, BFloat16*, int64_t, int);
 
 }  // namespace fivefold::kernels

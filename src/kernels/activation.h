@@ -1,6 +1,7 @@
 // Activations of the MLP: SwiGLU on packed [gate, up] rows, and the plain ones over flat ranges.
 //
-// Backward functions take what the forward read (not what it wrote) and recompute the rest.
+// Backward functions take what the forward read and exchange: the forward's input becomes its gradient, the gradient of
+// the output becomes the output, which the weight gradient of the next matrix needs and nobody kept.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +14,9 @@ namespace fivefold::kernels {
 template <class T>
 void swiglu_forward(const T* gate_up, T* act, int64_t rows, int64_t width, int num_threads);
 
-// Replaces gate_up by its gradient, given dact [rows, width]. With `act` not null the product of the forward is written
-// there on the way, for the weight gradient of the down projection; act may be dact itself.
+// gate_up becomes its gradient; dact [rows, width], the gradient of act, becomes act as the forward wrote it.
 template <class T>
-void swiglu_backward(T* gate_up, const T* dact, T* act, int64_t rows, int64_t width, int num_threads);
+void swiglu_backward(T* gate_up, T* dact, int64_t rows, int64_t width, int num_threads);
 
 enum class Activation : uint8_t {
   kGeluTanh,     // x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
@@ -29,8 +29,8 @@ enum class Activation : uint8_t {
 template <class T>
 void activation_forward(Activation, const T* x, T* y, int64_t n, int num_threads);
 
-// grad *= f'(x) over n elements, x being the forward's input.
+// x becomes its gradient f'(x) dy, and dy becomes f(x), over n elements.
 template <class T>
-void activation_backward(Activation, const T* x, T* grad, int64_t n, int num_threads);
+void activation_backward(Activation, T* x, T* dy, int64_t n, int num_threads);
 
 }  // namespace fivefold::kernels

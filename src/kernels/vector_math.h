@@ -34,8 +34,25 @@ FIVEFOLD_INLINE float exp_f32(float x) {
   return exp_r * low * high;
 }
 
-// 1 / (1 + exp(-x)).
-FIVEFOLD_INLINE float sigmoid_f32(float x) { return 1.0f / (1.0f + exp_f32(-x)); }
+// 1 / (1 + exp(-x)) within 4 ulp above exp(-87), 0 below -89, NaN for NaN. As exp_f32, but the sum takes the place of
+// the ends of the range: below 2^-126 exp adds nothing to 1, and from 2^127.5 on it may be infinite.
+FIVEFOLD_INLINE float sigmoid_f32(float x) {
+  constexpr float kRound = 0x1.8p23f;
+  x = x < -89.0f ? -89.0f : x;
+  x = x > 87.0f ? 87.0f : x;
+  const float shifted = x * -0x1.715476p+0f + kRound;
+  const float n = shifted - kRound;
+  const float r = (-x - n * 0x1.62e4p-1f) - n * 0x1.7f7d1cp-20f;
+  float q = 0x1.6db47ap-10f;
+  q = q * r + 0x1.123b92p-7f;
+  q = q * r + 0x1.55545ep-5f;
+  q = q * r + 0x1.55548ep-3f;
+  q = q * r + 0.5f;
+  const float exp_r = 1.0f + (r + r * r * q);
+  // n is in [-126, 128]: the exponent field of 2^n is that of a normal number, or of infinity.
+  const float scale = std::bit_cast<float>((std::bit_cast<uint32_t>(shifted) << 23) + 0x3f800000u);
+  return 1.0f / (1.0f + exp_r * scale);
+}
 
 struct NormalCdf {
   float cdf;      // P(N(0, 1) <= x), absolute error below 3e-7

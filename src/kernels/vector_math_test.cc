@@ -15,6 +15,9 @@ namespace {
 FIVEFOLD_CLONES void exp_range(const float* x, float* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) y[i] = exp_f32(x[i]);
 }
+FIVEFOLD_CLONES void sigmoid_range(const float* x, float* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) y[i] = sigmoid_f32(x[i]);
+}
 FIVEFOLD_CLONES void normal_cdf_range(const float* x, float* cdf, float* density, int64_t n) {
   for (int64_t i = 0; i < n; ++i) {
     const NormalCdf normal = normal_cdf_f32(x[i]);
@@ -66,6 +69,37 @@ TEST(VectorMath, ExpAtTheEnds) {
   EXPECT_TRUE(std::isnan(y[6]));
   EXPECT_EQ(y[7], infinity);
   EXPECT_EQ(y[8], 0.0f);
+}
+
+TEST(VectorMath, SigmoidIsWithinFourUlp) {
+  const std::vector<float> x = sweep(-87.0, 100.0, 3000001);
+  std::vector<float> y(x.size());
+  sigmoid_range(x.data(), y.data(), static_cast<int64_t>(x.size()));
+  double worst = 0;
+  float worst_x = 0;
+  for (size_t i = 0; i < x.size(); ++i) {
+    const double expected = 1.0 / (1.0 + std::exp(-static_cast<double>(x[i])));
+    const double error = std::abs(y[i] - expected) / ulp(expected);
+    if (!(error <= worst)) worst = error, worst_x = x[i];
+  }
+  EXPECT_LE(worst, 4.0) << "at " << worst_x;
+}
+
+TEST(VectorMath, SigmoidAtTheEnds) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  const std::vector<float> x = {0.0f, -0.0f, 1e30f, infinity, -89.5f, -1e30f, -infinity, std::nanf(""), -88.0f, -88.6f};
+  std::vector<float> y(x.size());
+  sigmoid_range(x.data(), y.data(), static_cast<int64_t>(x.size()));
+  EXPECT_EQ(y[0], 0.5f);
+  EXPECT_EQ(y[1], 0.5f);
+  EXPECT_EQ(y[2], 1.0f);
+  EXPECT_EQ(y[3], 1.0f);
+  for (int i : {4, 5, 6}) EXPECT_EQ(y[static_cast<size_t>(i)], 0.0f) << i;
+  EXPECT_TRUE(std::isnan(y[7]));
+  for (int i : {8, 9}) {  // subnormal or 0
+    EXPECT_GE(y[static_cast<size_t>(i)], 0.0f);
+    EXPECT_LT(y[static_cast<size_t>(i)], 0x1p-126f);
+  }
 }
 
 TEST(VectorMath, NormalCdfAndDensity) {

@@ -161,10 +161,12 @@ TEST(Cases, P29LeavesHeadRoom) {
       fastest = std::max(fastest, plan.tokens_per_s);
     }
     const Candidate& best = result->plans[0];
-    for (const Candidate& plan : result->plans)
+    for (const Candidate& plan : result->plans) {
       if (plan.tokens_per_s >= 0.97 * fastest && plan.config.config.parallel == best.config.config.parallel &&
-          plan.config.config.recompute == best.config.config.recompute)
+          plan.config.config.recompute == best.config.config.recompute) {
         EXPECT_GE(plan.config.config.batch.micro, best.config.config.batch.micro) << model;
+      }
+    }
   }
 }
 

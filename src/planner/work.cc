@@ -44,10 +44,8 @@ class WorkCounter {
         return work;
       case OperationKind::kGatedActivation:
       case OperationKind::kActivation:
-        // Forward: input read, product written. Backward: the product is rebuilt for the weight gradient (as forward),
-        // then input and the product's gradient are read and the input's gradient written.
-        work.bytes = slot_bytes(op.input) + slot_bytes(op.output);
-        if (backward) work.bytes += 2 * slot_bytes(op.input) + slot_bytes(op.output);
+        // Forward: input read, product written. Backward: both read and written, gradients and values in exchange.
+        work.bytes = (slot_bytes(op.input) + slot_bytes(op.output)) * (backward ? 2 : 1);
         return work;
       case OperationKind::kAddNorm:
         work.bytes = slot_bytes(op.output) * (backward ? 6 : 3);

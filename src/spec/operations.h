@@ -6,10 +6,10 @@
 // Note [Buffer rules]
 //   Forward, per operation in order: allocate what it writes, then free every buffer whose last forward reader it is
 //   and that the keep mode does not keep.
-//   Backward, per operation in reverse order: a linear first rebuilds its input when that was not saved, multiplies the
-//   weight gradient, then writes the input's gradient over the rebuilt input, or into a new buffer when the input was
-//   saved (other readers follow). Gated activations overwrite their saved input by its gradient; norms add into the one
-//   gradient buffer of the residual stream. A saved buffer is freed after the last backward operation that reads it.
+//   Backward, per operation in reverse order: a linear whose input was not saved takes one buffer for both that input
+//   and its gradient, a linear whose input was saved a new one for the gradient (other readers follow). The input of an
+//   activation is overwritten by its gradient, and the one buffer freed; norms add into the one gradient buffer of the
+//   residual stream. A saved buffer is freed after the last backward operation that reads it.
 //   The residual gradient is allocated by the loss and freed by the embedding's backward.
 #pragma once
 

@@ -90,12 +90,9 @@ void TapeWriter::backward() {
         backward_linear(op);
         break;
       case OperationKind::kGatedActivation:
+      case OperationKind::kActivation:
         release(gradient_.at(op.output));
         gradient_[op.input] = op.input;
-        break;
-      case OperationKind::kActivation:
-        gradient_[op.input] = gradient_.at(op.output);
-        release_slot(op.input);
         break;
       case OperationKind::kQkNorm:
         for (const int slot : op.extra) release_slot(slot);

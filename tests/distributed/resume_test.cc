@@ -131,7 +131,9 @@ TEST_F(Resume, GoesOnAtAnotherLayout) {
   EXPECT_NEAR(moved.loss, whole.loss, 1e-5);
   const auto a = tensors(folder_ / "whole" / "checkpoints"), b = tensors(folder_ / "moved" / "checkpoints");
   for (const auto& [name, values] : a) {
-    if (name.starts_with("master")) EXPECT_LT(relative_difference(b.at(name), values), 1e-5) << name;
+    if (name.starts_with("master")) {
+      EXPECT_LT(relative_difference(b.at(name), values), 1e-5) << name;
+    }
   }
 }
 
@@ -143,7 +145,9 @@ TEST_F(Resume, WeightsOnlyStartAtStepZero) {
   EXPECT_EQ(tuned.first_step, 0);
   const auto a = tensors(folder_ / "base" / "checkpoints"), b = tensors(folder_ / "tuned" / "checkpoints");
   for (const auto& [name, values] : a) {
-    if (name.starts_with("master")) EXPECT_LT(relative_difference(b.at(name), values), 1e-6) << name;
+    if (name.starts_with("master")) {
+      EXPECT_LT(relative_difference(b.at(name), values), 1e-6) << name;
+    }
   }
 }
 

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "engine/ops/attention.h"
+#include "engine/ops/matrix_product.h"
 #include "kernels/activation.h"
 #include "kernels/column_sum.h"
 #include "kernels/cross_entropy.h"
@@ -49,25 +50,17 @@ kernels::Activation kernel_activation(Activation kind) {
 
 void linear_forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& residual,
                     at::Tensor& out) {
-  if (residual.defined()) {
-    at::addmm_out(out, residual, x, weight.t());
-    if (bias.defined()) at::add_out(out, out, bias);
-  } else if (bias.defined()) {
-    at::addmm_out(out, bias, x, weight.t());
-  } else {
-    at::mm_out(out, x, weight.t());
-  }
+  const at::Tensor& start = residual.defined() ? residual : bias;
+  matrix_product(x, weight.t(), start, out);
+  if (residual.defined() && bias.defined()) at::add_out(out, out, bias);
 }
 
-void linear_input_grad(const at::Tensor& dy, const at::Tensor& weight, at::Tensor& dx) { at::mm_out(dx, dy, weight); }
+void linear_input_grad(const at::Tensor& dy, const at::Tensor& weight, at::Tensor& dx) {
+  matrix_product(dy, weight, at::Tensor(), dx);
+}
 
 void linear_weight_grad(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& dweight, bool accumulate) {
-  at::Tensor out = dweight;
-  if (accumulate) {
-    at::addmm_out(out, out, dy.t(), x);
-  } else {
-    at::mm_out(out, dy.t(), x);
-  }
+  matrix_product(dy.t(), x, accumulate ? dweight : at::Tensor(), dweight);
 }
 
 void bias_grad(const at::Tensor& dy, const at::Tensor& dbias, bool accumulate, int threads) {
@@ -211,10 +204,9 @@ void gated_activation_forward(const at::Tensor& gate_up, at::Tensor& act, int th
   });
 }
 
-void gated_activation_backward(at::Tensor& gate_up, const at::Tensor& dact, int threads) {
+void gated_activation_backward(at::Tensor& gate_up, at::Tensor& dact, int threads) {
   visit_dtype(gate_up, [&]<class T>(std::type_identity<T>) {
-    kernels::swiglu_backward(elements<T>(gate_up), elements<T>(dact), static_cast<T*>(nullptr), dact.size(0),
-                             dact.size(1), threads);
+    kernels::swiglu_backward(elements<T>(gate_up), elements<T>(dact), dact.size(0), dact.size(1), threads);
   });
 }
 
@@ -224,7 +216,7 @@ void activation_forward(Activation kind, const at::Tensor& x, at::Tensor& y, int
   });
 }
 
-void activation_backward(Activation kind, const at::Tensor& x, at::Tensor& dy, int threads) {
+void activation_backward(Activation kind, at::Tensor& x, at::Tensor& dy, int threads) {
   visit_dtype(x, [&]<class T>(std::type_identity<T>) {
     kernels::activation_backward(kernel_activation(kind), elements<T>(x), elements<T>(dy), x.numel(), threads);
   });

@@ -56,11 +56,11 @@ void attention_backward(const at::Tensor& qkv, const HeadGeometry& heads, std::s
 
 // act [T, f] = silu(gate) up of gate_up [T, 2f].
 void gated_activation_forward(const at::Tensor& gate_up, at::Tensor& act, int threads);
-// gate_up becomes its gradient.
-void gated_activation_backward(at::Tensor& gate_up, const at::Tensor& dact, int threads);
+// gate_up becomes its gradient, dact the product act.
+void gated_activation_backward(at::Tensor& gate_up, at::Tensor& dact, int threads);
 void activation_forward(Activation kind, const at::Tensor& x, at::Tensor& y, int threads);
-// dy becomes the gradient of x.
-void activation_backward(Activation kind, const at::Tensor& x, at::Tensor& dy, int threads);
+// x becomes its gradient, dy the output y.
+void activation_backward(Activation kind, at::Tensor& x, at::Tensor& dy, int threads);
 
 // `positions_weight` undefined: no learned positions.
 void embedding_forward(const at::Tensor& ids, const at::Tensor& weight, double scale, const at::Tensor& positions,

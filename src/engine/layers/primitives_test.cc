@@ -222,11 +222,12 @@ TEST_P(Primitives, GatedActivation) {
   const at::Tensor gate_up = random({17, 2 * 24}), dact = random({17, 24}), P = leaf(gate_up);
   const at::Tensor right = at::silu(P.narrow(1, 0, 24)) * P.narrow(1, 24, 24);
   right.backward(dact.to(at::kDouble));
-  at::Tensor act = empty({17, 24}), in_place = gate_up.clone();
+  at::Tensor act = empty({17, 24}), in_place = gate_up.clone(), again = dact.clone();
   gated_activation_forward(gate_up, act, kThreads);
   expect_close(act, right, "act");
-  gated_activation_backward(in_place, dact, kThreads);
+  gated_activation_backward(in_place, again, kThreads);
   expect_close(in_place, P.grad(), "gradient");
+  EXPECT_TRUE(again.equal(act));
 }
 
 TEST_P(Primitives, Activation) {
@@ -235,11 +236,12 @@ TEST_P(Primitives, Activation) {
     const at::Tensor x = random({17, 24}), dy = random({17, 24}), X = leaf(x);
     const at::Tensor right = at::gelu(X, approximate);
     right.backward(dy.to(at::kDouble));
-    at::Tensor y = empty({17, 24}), gradient = dy.clone();
+    at::Tensor y = empty({17, 24}), gradient = x.clone(), again = dy.clone();
     activation_forward(kind, x, y, kThreads);
     expect_close(y, right, approximate);
-    activation_backward(kind, x, gradient, kThreads);
+    activation_backward(kind, gradient, again, kThreads);
     expect_close(gradient, X.grad(), approximate);
+    EXPECT_TRUE(again.equal(y));
   }
 }
 

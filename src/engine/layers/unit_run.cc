@@ -144,38 +144,70 @@ void UnitRun::recompute(bool output_unused) {
   run_forward(Keep::kAll, count);
 }
 
-void UnitRun::rebuild(int index) {
+const Operation& UnitRun::writer_of(int index) const {
   const auto writer = std::find_if(operations_.operations.begin(), operations_.operations.end(),
                                    [&](const Operation& op) { return op.output == index; });
   FIVEFOLD_CHECK(writer != operations_.operations.end());
-  at::Tensor& output = allocate_slot(index);
-  switch (writer->kind) {
+  return *writer;
+}
+
+void UnitRun::rebuild(const Operation& writer) {
+  at::Tensor& output = allocate_slot(writer.output);
+  switch (writer.kind) {
     case OperationKind::kNorm:
-      ops::norm_forward(slot(writer->input), norm_tensors(*writer), ops::NormStatistics::kReuse, output,
+      ops::norm_forward(slot(writer.input), norm_tensors(writer), ops::NormStatistics::kReuse, output,
                         context_.threads);
       break;
-    case OperationKind::kGatedActivation:
-      ops::gated_activation_forward(slot(writer->input), output, context_.threads);
-      break;
-    case OperationKind::kActivation:
-      ops::activation_forward(layer().mlp.activation, slot(writer->input), output, context_.threads);
-      break;
     default:
-      FIVEFOLD_CHECK(false, "operation " + writer->name + " cannot be rebuilt");
+      FIVEFOLD_CHECK(false, "operation " + writer.name + " cannot be rebuilt");
   }
-  lap(*writer, Pass::kBackward);
+  lap(writer, Pass::kBackward);
+}
+
+at::Tensor& UnitRun::output_gradient(const Operation& linear) {
+  return linear.residual >= 0 ? microbatch_.stream_gradient : gradient_[static_cast<size_t>(linear.output)];
 }
 
 void UnitRun::backward_linear(const Operation& op, bool accumulate) {
-  at::Tensor& dout = op.residual >= 0 ? microbatch_.stream_gradient : gradient_[static_cast<size_t>(op.output)];
+  at::Tensor& dout = output_gradient(op);
   at::Tensor& dinput = gradient_[static_cast<size_t>(op.input)];
   const bool rebuilt = slot_spec(op.input).lifetime == Lifetime::kRebuilt;
-  if (rebuilt) rebuild(op.input);
-  ops::linear_weight_grad(dout, slot(op.input), buffers_.weight_grad(op.weight), accumulate);
-  if (op.bias >= 0) ops::bias_grad(dout, buffers_.weight_grad(op.bias), accumulate, context_.threads);
+  if (rebuilt) {
+    const Operation& writer = writer_of(op.input);
+    if (writer.kind == OperationKind::kGatedActivation || writer.kind == OperationKind::kActivation)
+      return backward_down(op, writer, accumulate);
+    rebuild(writer);
+  }
+  linear_weight_grad(op, dout, slot(op.input), accumulate);
   dinput = rebuilt ? std::move(slot(op.input)) : allocate_like_slot(op.input);
   ops::linear_input_grad(dout, weight(op.weight), dinput);
   if (op.residual < 0) dout.reset();
+}
+
+void UnitRun::linear_weight_grad(const Operation& op, const at::Tensor& dout, const at::Tensor& input,
+                                 bool accumulate) {
+  ops::linear_weight_grad(dout, input, buffers_.weight_grad(op.weight), accumulate);
+  if (op.bias >= 0) ops::bias_grad(dout, buffers_.weight_grad(op.bias), accumulate, context_.threads);
+}
+
+// The linear that reads an activation's product, and the activation. One pass over what the activation read and the
+// product's gradient turns them into the former's gradient and the product.
+void UnitRun::backward_down(const Operation& op, const Operation& activation, bool accumulate) {
+  at::Tensor& dout = output_gradient(op);
+  at::Tensor& read = slot(activation.input);
+  at::Tensor& product = allocate_slot(op.input);
+  ops::linear_input_grad(dout, weight(op.weight), product);
+  lap(op, Pass::kBackward, Part::kMatrix);
+  if (activation.kind == OperationKind::kGatedActivation) {
+    ops::gated_activation_backward(read, product, context_.threads);
+  } else {
+    ops::activation_backward(layer().mlp.activation, read, product, context_.threads);
+  }
+  lap(activation, Pass::kBackward);
+  linear_weight_grad(op, dout, product, accumulate);
+  if (op.residual < 0) dout.reset();
+  product.reset();
+  gradient_[static_cast<size_t>(activation.input)] = std::move(read);
 }
 
 void UnitRun::backward_norm(const Operation& op, bool accumulate) {
@@ -226,16 +258,8 @@ void UnitRun::backward(bool accumulate) {
         for (const int extra : op.extra) slot(extra).reset();
         break;
       case OperationKind::kGatedActivation:
-        ops::gated_activation_backward(slot(op.input), gradient_[static_cast<size_t>(op.output)], context_.threads);
-        gradient_[static_cast<size_t>(op.output)].reset();
-        gradient_[static_cast<size_t>(op.input)] = std::move(slot(op.input));
-        break;
       case OperationKind::kActivation:
-        ops::activation_backward(layer().mlp.activation, slot(op.input), gradient_[static_cast<size_t>(op.output)],
-                                 context_.threads);
-        gradient_[static_cast<size_t>(op.input)] = std::move(gradient_[static_cast<size_t>(op.output)]);
-        slot(op.input).reset();
-        break;
+        continue;  // done by the linear that reads it
       case OperationKind::kEmbedding: {
         // The tied matrix already holds the output matrix's gradient.
         const bool add = accumulate || context_.inventory->tied_embeddings;

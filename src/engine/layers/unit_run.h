@@ -49,11 +49,15 @@ class UnitRun {
   void backward_linear(const Operation& op, bool accumulate);
   void backward_norm(const Operation& op, bool accumulate);
   void backward_attention(const Operation& op);
-  void rebuild(int slot);
+  void backward_down(const Operation& op, const Operation& activation, bool accumulate);
+  void rebuild(const Operation& writer);
+  at::Tensor& output_gradient(const Operation& linear);
+  void linear_weight_grad(const Operation& op, const at::Tensor& dout, const at::Tensor& input, bool accumulate);
 
   using Part = OperationClock::Part;
   void lap(const Operation& op, Pass pass, Part part = Part::kRest) const;
 
+  const Operation& writer_of(int slot) const;
   const Slot& slot_spec(int slot) const { return operations_.slots[static_cast<size_t>(slot)]; }
   at::Tensor& slot(int slot);
   at::Tensor& allocate_slot(int slot);

@@ -1,0 +1,12 @@
+// Matrix products, on the faster of the two libraries that Torch brings.
+#pragma once
+
+#include "engine/tensors.h"
+
+namespace fivefold::ops {
+
+// out [m, n] = a [m, k] b [k, n] (+ start: [m, n], [n], or `out` itself; undefined: nothing). a and b are contiguous or
+// transposed views of contiguous tensors, out is contiguous; all of one type, fp32 or bf16.
+void matrix_product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& start, const at::Tensor& out);
+
+}  // namespace fivefold::ops
