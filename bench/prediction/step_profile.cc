@@ -1,8 +1,10 @@
 // Where a training step of one configuration goes: step_profile [steps=N] [KEY=VALUE]... (fields of BenchCase).
 //
 // Each operation's matrix products and what else it does, forward and backward, summed over the units and microbatches,
-// beside what the products reach and the share of the step in which only matrix products run. Ranks train each for
-// itself at the same time: collectives are not part of it. Fastest tenth of the steps.
+// beside the share of the machine's peak that each reaches and the share of the step in which only matrix products run.
+// The peak is that of large products for what multiplies, attention included (counted without what the mask hides), and
+// that of copying memory out of cache for the rest; what finds its operands in a cache goes beyond it. Ranks train each
+// for itself at the same time: collectives are not part of it. Fastest tenth of the steps.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,11 +17,15 @@ namespace fivefold::bench {
 namespace {
 
 struct Share {
-  double matrix_s = 0, rest_s = 0, matrix_flops = 0;
+  double matrix_s = 0, rest_s = 0, matrix_flops = 0, rest_flops = 0, rest_bytes = 0;
 };
 
 // Products as large as those of the model: what the machine gives at best.
 constexpr int64_t kLargeExtent = 2048;
+
+void print_rate(double rate, double peak, const char* unit) {
+  fmt::print("  {:5.1f} G{} {:3.0f}%", rate / 1e9, unit, 100 * rate / peak);
+}
 
 int run(std::vector<std::string> settings) {
   int steps = 8;
@@ -56,6 +62,8 @@ int run(std::vector<std::string> settings) {
     share.matrix_s += timed.matrix * microbatches;
     share.rest_s += timed.rest * microbatches;
     for (const Gemm& gemm : work.gemms) share.matrix_flops += gemm.flops() * microbatches;
+    share.rest_flops += work.flops * microbatches;
+    share.rest_bytes += work.bytes * microbatches;
     matrix += timed.matrix * microbatches;
     total += (timed.matrix + timed.rest) * microbatches;
   }
@@ -65,16 +73,20 @@ int run(std::vector<std::string> settings) {
   total += optimizer + seconds.between_instructions;
 
   const double peak = 2.0 * kLargeExtent * kLargeExtent * kLargeExtent / measured.gemms[0];
-  fmt::print("{}: {:.1f} ms, large products {:.0f} GFLOP/s a rank\n", bench->name(), total * 1e3, peak / 1e9);
-  fmt::print("{:18} {:9} {:>9} {:>9} {:>7} {:>9} {:>6}\n", "operation", "pass", "products", "rest", "share", "GFLOP/s",
-             "peak");
+  const double copy = measured.copy_bytes_per_s / bench->dp;
+  fmt::print("{}: {:.1f} ms, large products {:.0f} GFLOP/s and copies {:.1f} GB/s a rank\n", bench->name(), total * 1e3,
+             peak / 1e9, copy / 1e9);
+  fmt::print("{:18} {:9} {:>9} {:>9} {:>7}  {}\n", "operation", "pass", "products", "rest", "share",
+             "rate of the products; of the rest");
   for (const auto& [key, share] : shares) {
     fmt::print("{:18} {:9} {:9.2f} {:9.2f} {:6.1f}%", to_string(key.first),
                key.second == Pass::kForward ? "forward" : "backward", share.matrix_s * 1e3, share.rest_s * 1e3,
                100 * (share.matrix_s + share.rest_s) / total);
-    if (share.matrix_s > 0) {
-      const double rate = share.matrix_flops / share.matrix_s;
-      fmt::print(" {:9.0f} {:5.0f}%", rate / 1e9, 100 * rate / peak);
+    if (share.matrix_s > 0) print_rate(share.matrix_flops / share.matrix_s, peak, "FLOP/s");
+    if (share.rest_s > 0 && share.rest_flops > 0) {
+      print_rate(share.rest_flops / share.rest_s, peak, "FLOP/s");
+    } else if (share.rest_s > 0 && share.rest_bytes > 0) {
+      print_rate(share.rest_bytes / share.rest_s, copy, "B/s");
     }
     fmt::print("\n");
   }
