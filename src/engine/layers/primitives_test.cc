@@ -1,19 +1,21 @@
 // Each primitive against the same function made of ATen operations in fp64, with ATen's autograd for the gradients; in
-// fp32 and bf16, with every mode that the layers use.
+// fp32 and bf16, with every mode that the layers use, at one shape that is written here and at random ones.
 #include "engine/layers/primitives.h"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <random>
 
 #include "spec/rope.h"
 
 namespace fivefold::ops {
 namespace {
 
-// Error as norm of the difference over norm. fp32: sums of at most 64 terms, and exponentials. bf16: results are
-// rounded once or twice to 8 bits (2^-9 each at worst), after fp32 sums.
+// Error as norm of the difference over norm. fp32: sums of at most some hundred terms, and exponentials. bf16: results
+// are rounded once or twice to 8 bits (2^-9 each at worst), after fp32 sums.
 double tolerance(at::ScalarType type) { return type == at::kFloat ? 2e-6 : 0x1p-8; }
 
 void expect_close(const at::Tensor& actual, const at::Tensor& right, const char* what, double allowed = 0) {
@@ -23,15 +25,34 @@ void expect_close(const at::Tensor& actual, const at::Tensor& right, const char*
   EXPECT_LE(error, allowed > 0 ? allowed : tolerance(actual.scalar_type())) << what;
 }
 
-class Primitives : public ::testing::TestWithParam<at::ScalarType> {
+// Parameters: element type, and the number of the shape.
+class Primitives : public ::testing::TestWithParam<std::tuple<at::ScalarType, int>> {
  protected:
+  static at::ScalarType type() { return std::get<0>(GetParam()); }
+  static bool random_shape() { return std::get<1>(GetParam()) > 0; }
+  // In shape 0 `fixed`; in the others a random extent of the range, small ones as often as large ones.
+  int64_t extent(int64_t fixed, int64_t least, int64_t most) {
+    if (!random_shape()) return fixed;
+    const double ratio = static_cast<double>(most + 1) / static_cast<double>(least);
+    const auto value = static_cast<double>(least) * std::pow(ratio, std::uniform_real_distribution<>()(shapes_));
+    return std::clamp(static_cast<int64_t>(value), least, most);
+  }
+  // In shape 0 `fixed`; in the others `count` random numbers below `bound`.
+  at::Tensor indices(const std::vector<int32_t>& fixed, int64_t count, int64_t bound) {
+    std::vector<int32_t> values = fixed;
+    if (random_shape()) {
+      values.resize(static_cast<size_t>(count));
+      for (int32_t& value : values) value = static_cast<int32_t>(shapes_() % static_cast<uint64_t>(bound));
+    }
+    return at::tensor(values, at::TensorOptions().dtype(at::kInt));
+  }
   at::Tensor random(at::IntArrayRef sizes) {
-    return at::randn(sizes, generator_, at::TensorOptions().dtype(at::kFloat)).to(GetParam());
+    return at::randn(sizes, generator_, at::TensorOptions().dtype(at::kFloat)).to(type());
   }
   at::Tensor empty(at::IntArrayRef sizes, at::ScalarType type) const {
     return at::full(sizes, NAN, at::TensorOptions().dtype(type));
   }
-  at::Tensor empty(at::IntArrayRef sizes) const { return empty(sizes, GetParam()); }
+  at::Tensor empty(at::IntArrayRef sizes) const { return empty(sizes, type()); }
   static at::Tensor leaf(const at::Tensor& tensor) { return tensor.to(at::kDouble).clone().requires_grad_(true); }
   // A gradient written over NaN, and added to what is there.
   template <class F>
@@ -45,32 +66,33 @@ class Primitives : public ::testing::TestWithParam<at::ScalarType> {
   }
 
   at::Generator generator_ = at::detail::createCPUGenerator(20);
+  std::mt19937_64 shapes_{static_cast<uint64_t>(std::get<1>(GetParam()))};
   static constexpr int kThreads = 2;
 };
 
-at::Tensor int32(const std::vector<int32_t>& values) { return at::tensor(values, at::TensorOptions().dtype(at::kInt)); }
-
 TEST_P(Primitives, Linear) {
-  const at::Tensor x = random({19, 24}), weight = random({30, 24}), bias = random({30}), residual = random({19, 30});
+  const int64_t rows = extent(19, 1, 300), in = extent(24, 8, 300), out_width = extent(30, 8, 300);
+  const at::Tensor x = random({rows, in}), weight = random({out_width, in}), bias = random({out_width}),
+                   residual = random({rows, out_width});
   for (const bool with_bias : {false, true}) {
     for (const bool with_residual : {false, true}) {
       const at::Tensor X = leaf(x), W = leaf(weight), B = leaf(bias), R = leaf(residual);
       at::Tensor right = at::mm(X, W.t());
       if (with_bias) right = right + B;
       if (with_residual) right = right + R;
-      at::Tensor out = empty({19, 30});
+      at::Tensor out = empty({rows, out_width});
       linear_forward(x, weight, with_bias ? bias : at::Tensor(), with_residual ? residual : at::Tensor(), out);
       expect_close(out, right, "out");
 
-      const at::Tensor dy = random({19, 30});
+      const at::Tensor dy = random({rows, out_width});
       right.backward(dy.to(at::kDouble));
-      at::Tensor dx = empty({19, 24});
+      at::Tensor dx = empty({rows, in});
       linear_input_grad(dy, weight, dx);
       expect_close(dx, X.grad(), "dx");
-      expect_gradient({30, 24}, W.grad(), "dweight",
+      expect_gradient({out_width, in}, W.grad(), "dweight",
                       [&](const at::Tensor& grad, bool accumulate) { linear_weight_grad(dy, x, grad, accumulate); });
       if (with_bias)
-        expect_gradient({30}, B.grad(), "dbias",
+        expect_gradient({out_width}, B.grad(), "dbias",
                         [&](const at::Tensor& grad, bool accumulate) { bias_grad(dy, grad, accumulate, kThreads); });
     }
   }
@@ -81,7 +103,7 @@ at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
 }
 
 TEST_P(Primitives, Norm) {
-  const int64_t rows = 21, cols = 40;
+  const int64_t rows = extent(21, 1, 300), cols = extent(40, 8, 600);  // fewer columns: gradients that cancel
   for (const NormSpec& spec : {NormSpec{.eps = 1e-3}, NormSpec{.eps = 1e-3, .weight_plus_one = true},
                                NormSpec{.kind = NormKind::kLayer, .eps = 1e-3, .bias = true}}) {
     const bool layer_norm = spec.kind == NormKind::kLayer;
@@ -127,18 +149,19 @@ TEST_P(Primitives, Norm) {
 
 // Normed queries and keys beside untouched values, as one packed tensor.
 TEST_P(Primitives, QkNorm) {
-  const HeadGeometry heads{.num_heads = 4, .num_kv_heads = 2, .head_dim = 10};
-  const int64_t rows = 13, d = heads.head_dim, q = 4 * d, k = 2 * d;
+  const int64_t kv_heads = extent(2, 1, 4), q_heads = kv_heads * extent(2, 1, 4);
+  const HeadGeometry heads{.num_heads = q_heads, .num_kv_heads = kv_heads, .head_dim = extent(10, 8, 140)};
+  const int64_t rows = extent(13, 1, 100), d = heads.head_dim, q = q_heads * d, k = kv_heads * d;
   const at::Tensor qkv = random({rows, heads.qkv_width()}), wq = random({d}), wk = random({d});
   const at::Tensor P = leaf(qkv), Q = leaf(wq), K = leaf(wk);
-  const at::Tensor right =
-      at::cat({rms_norm(P.narrow(1, 0, q).reshape({rows, 4, d}), Q, 1e-3).reshape({rows, q}),
-               rms_norm(P.narrow(1, q, k).reshape({rows, 2, d}), K, 1e-3).reshape({rows, k}), P.narrow(1, q + k, k)},
-              1);
+  const at::Tensor right = at::cat(
+      {rms_norm(P.narrow(1, 0, q).reshape({rows, q_heads, d}), Q, 1e-3).reshape({rows, q}),
+       rms_norm(P.narrow(1, q, k).reshape({rows, kv_heads, d}), K, 1e-3).reshape({rows, k}), P.narrow(1, q + k, k)},
+      1);
   const at::Tensor dy = random({rows, heads.qkv_width()});
   right.backward(dy.to(at::kDouble));
 
-  at::Tensor packed = qkv.clone(), copy = empty({rows, q + k}), rstd = empty({rows, 6}, at::kFloat);
+  at::Tensor packed = qkv.clone(), copy = empty({rows, q + k}), rstd = empty({rows, q_heads + kv_heads}, at::kFloat);
   qk_norm_forward(packed, heads, 1e-3, wq, wk, copy, rstd, kThreads);
   expect_close(packed, right, "normed");
   EXPECT_TRUE(copy.equal(qkv.narrow(1, 0, q + k)));
@@ -157,9 +180,10 @@ TEST_P(Primitives, QkNorm) {
 
 // Pairs (i, i + r / 2) of the first r dims of query and key heads turn; the other dims and the values stay.
 TEST_P(Primitives, Rope) {
-  const HeadGeometry heads{.num_heads = 3, .num_kv_heads = 1, .head_dim = 12};
-  const int64_t rows = 11, positions = 20, d = heads.head_dim;
-  for (const int64_t rotary : {12, 8}) {
+  const int64_t kv_heads = extent(1, 1, 3), q_heads = kv_heads * extent(3, 1, 3), turned_heads = q_heads + kv_heads;
+  const HeadGeometry heads{.num_heads = q_heads, .num_kv_heads = kv_heads, .head_dim = 2 * extent(6, 2, 70)};
+  const int64_t rows = extent(11, 1, 200), positions = extent(20, 1, 500), d = heads.head_dim;
+  for (const int64_t rotary : {d, d / 3 * 2}) {
     std::vector<int64_t> all(static_cast<size_t>(positions));
     std::iota(all.begin(), all.end(), int64_t{0});
     const RopeTable table = rope_table({.theta = 100, .rotary_dim = rotary}, positions, all);
@@ -169,15 +193,16 @@ TEST_P(Primitives, Rope) {
       return result;
     };
     const at::Tensor cos = tensor(table.cos), sin = tensor(table.sin);
-    const at::Tensor where = int32({0, 1, 2, 3, 0, 1, 2, 19, 18, 7, 7});
+    const at::Tensor where = indices({0, 1, 2, 3, 0, 1, 2, 19, 18, 7, 7}, rows, positions);
     const at::Tensor qkv = random({rows, heads.qkv_width()}), P = leaf(qkv);
     const at::Tensor angle = at::arange(positions, at::kDouble).index_select(0, where.to(at::kLong)).unsqueeze(1) *
                              at::pow(100.0, -at::arange(0, rotary, 2, at::kDouble) / static_cast<double>(rotary));
     const at::Tensor C = angle.cos().unsqueeze(1), S = angle.sin().unsqueeze(1);
-    const at::Tensor H = P.narrow(1, 0, 4 * d).reshape({rows, 4, d});
+    const at::Tensor H = P.narrow(1, 0, turned_heads * d).reshape({rows, turned_heads, d});
     const at::Tensor a = H.narrow(2, 0, rotary / 2), b = H.narrow(2, rotary / 2, rotary / 2);
     const at::Tensor turned = at::cat({a * C - b * S, b * C + a * S, H.narrow(2, rotary, d - rotary)}, 2);
-    const at::Tensor right = at::cat({turned.reshape({rows, 4 * d}), P.narrow(1, 4 * d, d)}, 1);
+    const at::Tensor right =
+        at::cat({turned.reshape({rows, turned_heads * d}), P.narrow(1, turned_heads * d, kv_heads * d)}, 1);
     const at::Tensor dy = random({rows, heads.qkv_width()});
     right.backward(dy.to(at::kDouble));
 
@@ -190,10 +215,13 @@ TEST_P(Primitives, Rope) {
 }
 
 TEST_P(Primitives, AttentionOfPackedDocuments) {
-  const HeadGeometry heads{.num_heads = 4, .num_kv_heads = 2, .head_dim = 12};
-  const std::vector<int32_t> offsets = {0, 7, 8, 40};
-  const int64_t rows = 40, d = heads.head_dim;
-  const at::Tensor qkv = random({rows, heads.qkv_width()}), dy = random({rows, 4 * d}), P = leaf(qkv);
+  const int64_t kv_heads = extent(2, 1, 3), group = extent(2, 1, 4), q_heads = kv_heads * group;
+  const HeadGeometry heads{.num_heads = q_heads, .num_kv_heads = kv_heads, .head_dim = extent(12, 1, 140)};
+  std::vector<int32_t> offsets = {0};
+  for (const int32_t fixed : {7, 1, 32})
+    offsets.push_back(offsets.back() + static_cast<int32_t>(extent(fixed, 1, 400)));
+  const int64_t rows = offsets.back(), d = heads.head_dim;
+  const at::Tensor qkv = random({rows, heads.qkv_width()}), dy = random({rows, q_heads * d}), P = leaf(qkv);
   std::vector<at::Tensor> outputs;
   for (size_t i = 0; i + 1 < offsets.size(); ++i) {
     const int64_t n = offsets[i + 1] - offsets[i];
@@ -201,28 +229,31 @@ TEST_P(Primitives, AttentionOfPackedDocuments) {
     const auto split = [&](int64_t begin, int64_t count) {
       return part.narrow(1, begin * d, count * d).reshape({n, count, d}).transpose(0, 1);
     };
-    const at::Tensor q = split(0, 4), k = split(4, 2).repeat_interleave(2, 0), v = split(6, 2).repeat_interleave(2, 0);
+    const at::Tensor q = split(0, q_heads), k = split(q_heads, kv_heads).repeat_interleave(group, 0),
+                     v = split(q_heads + kv_heads, kv_heads).repeat_interleave(group, 0);
     const at::Tensor above = at::ones({n, n}, at::TensorOptions().dtype(at::kBool)).triu(1);
     const at::Tensor scores =
         (at::matmul(q, k.transpose(1, 2)) / std::sqrt(static_cast<double>(d))).masked_fill(above, -INFINITY);
-    outputs.push_back(at::matmul(scores.softmax(-1), v).transpose(0, 1).reshape({n, 4 * d}));
+    outputs.push_back(at::matmul(scores.softmax(-1), v).transpose(0, 1).reshape({n, q_heads * d}));
   }
   const at::Tensor right = at::cat(outputs, 0);
   right.backward(dy.to(at::kDouble));
 
-  at::Tensor out = empty({rows, 4 * d}), lse = empty({rows, 4}, at::kFloat), dqkv = empty({rows, heads.qkv_width()});
+  at::Tensor out = empty({rows, q_heads * d}), lse = empty({rows, q_heads}, at::kFloat),
+             dqkv = empty({rows, heads.qkv_width()});
   attention_forward(qkv, heads, offsets, out, lse, kThreads);
   expect_close(out, right, "out");
   attention_backward(qkv, heads, offsets, out, lse, dy, dqkv, kThreads);
   // bf16: probabilities and their gradients are rounded too.
-  expect_close(dqkv, P.grad(), "dqkv", 4 * tolerance(GetParam()));
+  expect_close(dqkv, P.grad(), "dqkv", 4 * tolerance(type()));
 }
 
 TEST_P(Primitives, GatedActivation) {
-  const at::Tensor gate_up = random({17, 2 * 24}), dact = random({17, 24}), P = leaf(gate_up);
-  const at::Tensor right = at::silu(P.narrow(1, 0, 24)) * P.narrow(1, 24, 24);
+  const int64_t rows = extent(17, 1, 200), width = extent(24, 1, 700);
+  const at::Tensor gate_up = random({rows, 2 * width}), dact = random({rows, width}), P = leaf(gate_up);
+  const at::Tensor right = at::silu(P.narrow(1, 0, width)) * P.narrow(1, width, width);
   right.backward(dact.to(at::kDouble));
-  at::Tensor act = empty({17, 24}), in_place = gate_up.clone(), again = dact.clone();
+  at::Tensor act = empty({rows, width}), in_place = gate_up.clone(), again = dact.clone();
   gated_activation_forward(gate_up, act, kThreads);
   expect_close(act, right, "act");
   gated_activation_backward(in_place, again, kThreads);
@@ -231,12 +262,13 @@ TEST_P(Primitives, GatedActivation) {
 }
 
 TEST_P(Primitives, Activation) {
+  const int64_t rows = extent(17, 1, 200), width = extent(24, 1, 700);
   for (const auto& [kind, approximate] :
        {std::pair{Activation::kGeluTanh, "tanh"}, std::pair{Activation::kGelu, "none"}}) {
-    const at::Tensor x = random({17, 24}), dy = random({17, 24}), X = leaf(x);
+    const at::Tensor x = random({rows, width}), dy = random({rows, width}), X = leaf(x);
     const at::Tensor right = at::gelu(X, approximate);
     right.backward(dy.to(at::kDouble));
-    at::Tensor y = empty({17, 24}), gradient = x.clone(), again = dy.clone();
+    at::Tensor y = empty({rows, width}), gradient = x.clone(), again = dy.clone();
     activation_forward(kind, x, y, kThreads);
     expect_close(y, right, approximate);
     activation_backward(kind, gradient, again, kThreads);
@@ -246,9 +278,9 @@ TEST_P(Primitives, Activation) {
 }
 
 TEST_P(Primitives, Embedding) {
-  const int64_t rows = 12, cols = 20, vocab = 9;
-  const at::Tensor ids = int32({3, 3, 8, 0, 3, 5, 5, 8, 1, 3, 0, 0}),
-                   positions = int32({0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 0, 1});
+  const int64_t rows = extent(12, 1, 300), cols = extent(20, 1, 300), vocab = extent(9, 1, 500);
+  const at::Tensor ids = indices({3, 3, 8, 0, 3, 5, 5, 8, 1, 3, 0, 0}, rows, vocab),
+                   positions = indices({0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 0, 1}, rows, 8);
   const at::Tensor table = random({vocab, cols}), learned = random({8, cols}), dout = random({rows, cols});
   for (const bool with_positions : {false, true}) {
     const double scale = with_positions ? 1.0 : 2.5;
@@ -266,9 +298,11 @@ TEST_P(Primitives, Embedding) {
 }
 
 TEST_P(Primitives, CrossEntropy) {
-  const int64_t rows = 9, vocab = 33;
+  const int64_t rows = extent(9, 6, 200), vocab = extent(33, 2, 3000);
   const double scale = 0.125;
-  const at::Tensor logits = random({rows, vocab}) * 3, targets = int32({4, -100, 0, 32, 7, -100, 7, 1, 2});
+  const at::Tensor logits = random({rows, vocab}) * 3,
+                   targets = indices({4, -100, 0, 32, 7, -100, 7, 1, 2}, rows, vocab);
+  for (const int64_t ignored : {1, 5}) targets[ignored].fill_(-100);
   const at::Tensor Z = leaf(logits);
   // Reduction 2: the sum over the rows that are not ignored.
   const at::Tensor right = at::cross_entropy_loss(Z, targets.to(at::kLong), {}, 2, -100);
@@ -284,8 +318,12 @@ TEST_P(Primitives, CrossEntropy) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, Primitives, ::testing::Values(at::kFloat, at::kBFloat16),
-                         [](const auto& info) { return info.param == at::kFloat ? "Fp32" : "Bf16"; });
+INSTANTIATE_TEST_SUITE_P(TypesAndShapes, Primitives,
+                         ::testing::Combine(::testing::Values(at::kFloat, at::kBFloat16), ::testing::Range(0, 16)),
+                         [](const auto& info) {
+                           return std::string(std::get<0>(info.param) == at::kFloat ? "Fp32" : "Bf16") + "Shape" +
+                                  std::to_string(std::get<1>(info.param));
+                         });
 
 }  // namespace
 }  // namespace fivefold::ops
