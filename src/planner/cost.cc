@@ -148,7 +148,12 @@ class StepClock {
     const int unit = instruction.unit;
     switch (instruction.op) {
       case Opcode::kCountTokens:
-        return blocking(times_.scalar_all_reduce());
+        communication_free_ = std::max(now_, communication_free_) + times_.scalar_all_reduce();
+        cost_.communication_seconds += times_.scalar_all_reduce();
+        count_ = communication_free_;
+        return;
+      case Opcode::kWaitCount:
+        return add(TimePart::kExposedCommunication, std::max(0.0, count_ - now_));
       case Opcode::kUnshard:
       case Opcode::kGatherParameters:
         return issue(instruction, times_[unit].gather, gathers_, observer);
@@ -185,6 +190,7 @@ class StepClock {
 
   const UnitTimes& times_;
   double now_ = 0, begin_ = 0, communication_free_ = 0;
+  double count_ = 0;                          // when the count of tokens ends
   std::vector<double> gathers_, reductions_;  // when the latest one of a unit ends
   StepCost cost_;
 };

@@ -105,6 +105,7 @@ class StepReplay {
         if (policy_.shards_grads()) memory_.release(transient);
         return;
       case Opcode::kCountTokens:
+      case Opcode::kWaitCount:
       case Opcode::kWaitParameters:
       case Opcode::kWaitUnshard:
       case Opcode::kReduceGrads:

@@ -17,6 +17,7 @@ std::string_view to_string(StepPart part) { return kNames[static_cast<size_t>(pa
 StepPart part_of(Opcode op) {
   switch (op) {
     case Opcode::kCountTokens:
+    case Opcode::kWaitCount:
       return StepPart::kTokenCount;
     case Opcode::kForward:
       return StepPart::kForward;

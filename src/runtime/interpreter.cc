@@ -48,6 +48,7 @@ Interpreter::Interpreter(Communicator& communicator, const Groups& groups, const
 Interpreter::~Interpreter() {
   reductions_.push_back(std::move(parameter_gathers_));
   reductions_.push_back(std::move(unshards_));
+  reductions_.push_back({count_});
   for (const std::vector<Work>& works : reductions_) {
     for (const Work& work : works) {
       try {
@@ -92,12 +93,16 @@ void Interpreter::wait_all(std::vector<Work>& works) {
 
 // The wish to stop travels with the count, so that all ranks leave the loop after the same step.
 void Interpreter::count_tokens() {
-  int64_t values[2] = {executor_.local_valid_tokens(), request_stop_ ? 1 : 0};
-  communicator_.all_reduce(groups_.data, {values, sizeof values, DType::kInt64, {}}, Reduction::kSum,
-                           Purpose::kTokenCount);
-  outcome_.valid_tokens = values[0];
-  outcome_.stop_requested = values[1] > 0;
-  executor_.set_global_valid_tokens(values[0]);
+  counts_ = {executor_.local_valid_tokens(), request_stop_ ? 1 : 0};
+  count_ = communicator_.all_reduce(groups_.data, {counts_.data(), sizeof counts_, DType::kInt64, {}}, Reduction::kSum,
+                                    Purpose::kTokenCount, async_call());
+}
+
+void Interpreter::wait_count() {
+  count_.wait_host();
+  outcome_.valid_tokens = counts_[0];
+  outcome_.stop_requested = counts_[1] > 0;
+  executor_.set_global_valid_tokens(counts_[0]);
 }
 
 double Interpreter::sum(double value, const Group& group, Purpose purpose) {
@@ -142,6 +147,9 @@ void Interpreter::execute(const Instruction& instruction) {
   switch (instruction.op) {
     case Opcode::kCountTokens:
       count_tokens();
+      return;
+    case Opcode::kWaitCount:
+      wait_count();
       return;
     case Opcode::kWaitParameters:
       at_unit(parameter_gathers_, unit).wait_host();

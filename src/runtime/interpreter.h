@@ -3,6 +3,7 @@
 // One thread per object; collectives run on the communicator's own thread.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <vector>
@@ -66,6 +67,7 @@ class Interpreter {
   void reduce(const Instruction& instruction);
   void wait_all(std::vector<Work>& works);
   void count_tokens();
+  void wait_count();
   double sum(double value, const Group& group, Purpose purpose);
 
   Communicator& communicator_;
@@ -76,6 +78,8 @@ class Interpreter {
   std::vector<Work> unshards_;                 // by unit
   std::vector<std::vector<Work>> reductions_;  // by unit
   std::vector<InstructionTime> times_;
+  std::array<int64_t, 2> counts_{};  // valid tokens, and ranks that want to stop
+  Work count_;                       // the call that sums them
   StepOutcome outcome_;
   bool request_stop_ = false;
   double origin_s_;

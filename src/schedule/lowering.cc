@@ -147,6 +147,8 @@ class Lowering {
         }
       }
       wait_before_reuse(step.instruction);
+      if (step.instruction.op == Opcode::kLoss && !count_awaited_) emit({.op = Opcode::kWaitCount});
+      if (step.instruction.op == Opcode::kLoss) count_awaited_ = true;
       emit_step(step.instruction);
       for (const int unit : over[static_cast<size_t>(i)]) emit({.op = Opcode::kReshard, .unit = unit});
       if (options_.sharding.shards_grads()) emit_pending_waits();
@@ -212,6 +214,7 @@ class Lowering {
   Program program_;
   std::vector<Step> steps_;
   std::vector<int> pending_reductions_;
+  bool count_awaited_ = false;
 };
 
 }  // namespace
@@ -227,8 +230,9 @@ Program lower_evaluation(const Inventory& inventory, const LoweringOptions& opti
 
 std::string_view to_string(Opcode op) {
   static constexpr std::string_view kNames[] = {
-      "count_tokens",   "wait_parameters",  "unshard",  "wait_unshard",     "reshard",      "forward",     "recompute",
-      "loss",           "allocate_grads",   "backward", "accumulate_grads", "reduce_grads", "wait_reduce", "grad_norm",
+      "count_tokens",   "wait_count",       "wait_parameters", "unshard",     "wait_unshard",
+      "reshard",        "forward",          "recompute",       "loss",        "allocate_grads",
+      "backward",       "accumulate_grads", "reduce_grads",    "wait_reduce", "grad_norm",
       "optimizer_step", "gather_parameters"};
   return kNames[static_cast<size_t>(op)];
 }

@@ -16,7 +16,8 @@
 namespace fivefold {
 
 enum class Opcode : uint8_t {
-  kCountTokens,       // all-reduce of the number of valid tokens of the step
+  kCountTokens,       // start the all-reduce of the number of valid tokens of the step
+  kWaitCount,         // the number is known: before the first loss, which is the first to need it
   kWaitParameters,    // ZeRO-1/2: the gather of this unit's updated weights (issued by the step before) has arrived
   kUnshard,           // ZeRO-3: allocate the full unit and start gathering it
   kWaitUnshard,       // the gathered unit can be read

@@ -36,7 +36,8 @@ TEST(Lowering, Zero3GathersAheadAndReducesBehind) {
       "unshard embedding\nunshard layers.0\nwait_unshard embedding\nforward embedding #0\nreshard embedding\n"
       "unshard layers.1\nwait_unshard layers.0\nforward layers.0 #0\nreshard layers.0\n"
       "unshard head\nwait_unshard layers.1\nforward layers.1 #0\nreshard layers.1\n"
-      "unshard layers.1\nwait_unshard head\nallocate_grads head #0\nloss head #0\nreshard head\nreduce_grads head #0\n"
+      "unshard layers.1\nwait_unshard head\nwait_count\nallocate_grads head #0\nloss head #0\nreshard "
+      "head\nreduce_grads head #0\n"
       "unshard layers.0\nwait_unshard layers.1\nallocate_grads layers.1 #0\nbackward layers.1 #0\nreshard layers.1\n"
       "wait_reduce head\nreduce_grads layers.1 #0\n"
       "wait_unshard layers.0\nallocate_grads layers.0 #0\nbackward layers.0 #0\nreshard layers.0\n"
@@ -62,6 +63,17 @@ TEST(Lowering, Zero1ReducesOnlyTheLastMicrobatchAndGathersAfterTheStep) {
   EXPECT_EQ(reductions, 4);
   EXPECT_EQ(gathers, 4);
   EXPECT_EQ(transient, 0);
+}
+
+// Calls of a rank run in order, so the count stands behind the last step's gathers: only the loss, which reads all that
+// they bring, may wait for it. Of two microbatches' losses the first does.
+TEST(Lowering, TheCountIsAwaitedByTheFirstLossOnly) {
+  const Inventory inventory = two_layers(false);
+  const std::string text = listing(lower(sequential_schedule(2), inventory, zero(1, 2)), inventory);
+  EXPECT_TRUE(text.starts_with("count_tokens\nwait_parameters embedding\nforward embedding #0\n")) << text;
+  const size_t wait = text.find("wait_count\n");
+  EXPECT_EQ(wait + std::string_view("wait_count\n").size(), text.find("loss head #0\n")) << text;
+  EXPECT_EQ(text.find("wait_count\n", wait + 1), std::string::npos) << text;
 }
 
 TEST(Lowering, RecomputedSegmentKeepsItsUnitsGatheredUntilBackward) {
