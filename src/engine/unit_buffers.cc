@@ -69,11 +69,14 @@ void UnitBuffers::free_transient_grads() {
 
 const at::Tensor& UnitBuffers::weight(int index) const {
   FIVEFOLD_CHECK(!weight_views_.empty(), unit_->name + " is not gathered");
+  FIVEFOLD_CHECK(0 <= index && index < static_cast<int>(weight_views_.size()),
+                 unit_->name + " has no parameter for an operation that reads one");
   return weight_views_[static_cast<size_t>(index)];
 }
 
 const at::Tensor& UnitBuffers::weight_grad(int index) const {
   FIVEFOLD_CHECK(!grad_views_.empty(), unit_->name + " has no gradient buffer");
+  FIVEFOLD_CHECK(0 <= index && index < static_cast<int>(grad_views_.size()));
   return grad_views_[static_cast<size_t>(index)];
 }
 

@@ -200,26 +200,46 @@ std::string_view to_string(Provenance kind) {
   FIVEFOLD_CHECK(false);
 }
 
-const std::vector<std::pair<std::string_view, OperationKind>>& operation_names() {
-  static const std::vector<std::pair<std::string_view, OperationKind>> names = {
-      {"embedding", OperationKind::kEmbedding},
-      {"norm", OperationKind::kNorm},
-      {"linear", OperationKind::kLinear},
-      {"qk_norm", OperationKind::kQkNorm},
-      {"rope", OperationKind::kRope},
-      {"attention", OperationKind::kAttention},
-      {"gated_activation", OperationKind::kGatedActivation},
-      {"activation", OperationKind::kActivation},
-      {"add_norm", OperationKind::kAddNorm},
-      {"block", OperationKind::kBlock},
-      {"loss", OperationKind::kLoss}};
-  return names;
+// A switch, so that the compiler tells of a kind that is missing here; the list below is of the same names.
+std::string_view to_string(OperationKind kind) {
+  switch (kind) {
+    case OperationKind::kEmbedding:
+      return "embedding";
+    case OperationKind::kNorm:
+      return "norm";
+    case OperationKind::kLinear:
+      return "linear";
+    case OperationKind::kQkNorm:
+      return "qk_norm";
+    case OperationKind::kRope:
+      return "rope";
+    case OperationKind::kAttention:
+      return "attention";
+    case OperationKind::kGatedActivation:
+      return "gated_activation";
+    case OperationKind::kActivation:
+      return "activation";
+    case OperationKind::kAddNorm:
+      return "add_norm";
+    case OperationKind::kBlock:
+      return "block";
+    case OperationKind::kLoss:
+      return "loss";
+  }
+  FIVEFOLD_CHECK(false);
 }
 
-std::string_view to_string(OperationKind kind) {
-  for (const auto& [name, value] : operation_names())
-    if (value == kind) return name;
-  FIVEFOLD_CHECK(false);
+const std::vector<std::pair<std::string_view, OperationKind>>& operation_names() {
+  static const auto names = [] {
+    std::vector<std::pair<std::string_view, OperationKind>> list;
+    for (const OperationKind kind :
+         {OperationKind::kEmbedding, OperationKind::kNorm, OperationKind::kLinear, OperationKind::kQkNorm,
+          OperationKind::kRope, OperationKind::kAttention, OperationKind::kGatedActivation, OperationKind::kActivation,
+          OperationKind::kAddNorm, OperationKind::kBlock, OperationKind::kLoss})
+      list.emplace_back(to_string(kind), kind);
+    return list;
+  }();
+  return names;
 }
 
 const std::vector<std::pair<std::string_view, Pass>>& pass_names() {
