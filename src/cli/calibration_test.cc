@@ -3,6 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
+#include <set>
+#include <string_view>
+
+#include "spec/hardware_reader.h"
 
 namespace fivefold {
 namespace {
@@ -41,6 +46,21 @@ TEST(CalibrationRequests, MeasureOneThreadAllCoresAndARankOnEachCore) {
   EXPECT_FALSE(four[2].collectives.empty());
   for (const MeasureRequest& request : four)
     for (const StepTask& task : request.steps) EXPECT_EQ(task.config.config.parallel.threads, request.threads);
+}
+
+// A fit of a fixed and a proportional part needs two sizes.
+TEST(CalibrationRequests, RunEveryOperationOfTheEngineAtTwoSizes) {
+  std::map<std::string_view, std::set<int64_t>> sizes;
+  for (const StepTask& task : calibration_requests(1)[0].steps) {
+    const Inventory inventory = build_inventory(task.model);
+    for (int unit = 0; unit < inventory.num_units(); ++unit)
+      for (const Operation& op : unit_operations(task.model, inventory, unit).operations)
+        sizes[to_string(op.kind)].insert(task.model.hidden * task.config.config.batch.micro);
+  }
+  for (const auto& [name, kind] : operation_names()) {
+    if (kind == OperationKind::kAddNorm || kind == OperationKind::kBlock) continue;  // the planner's only
+    EXPECT_GE(sizes[name].size(), 2u) << name;
+  }
 }
 
 // Measurements of a machine that follows a law exactly.
