@@ -51,7 +51,8 @@ TEST(CalibrationRequests, MeasureOneThreadAllCoresAndARankOnEachCore) {
 // A fit of a fixed and a proportional part needs two sizes.
 TEST(CalibrationRequests, RunEveryOperationOfTheEngineAtTwoSizes) {
   std::map<std::string_view, std::set<int64_t>> sizes;
-  for (const StepTask& task : calibration_requests(1)[0].steps) {
+  const std::vector<MeasureRequest> requests = calibration_requests(1);
+  for (const StepTask& task : requests[0].steps) {
     const Inventory inventory = build_inventory(task.model);
     for (int unit = 0; unit < inventory.num_units(); ++unit)
       for (const Operation& op : unit_operations(task.model, inventory, unit).operations)

@@ -200,7 +200,7 @@ std::string_view to_string(Provenance kind) {
   FIVEFOLD_CHECK(false);
 }
 
-// A switch, so that the compiler tells of a kind that is missing here; the list below is of the same names.
+// A switch, so that the compiler tells of a kind that is missing here.
 std::string_view to_string(OperationKind kind) {
   switch (kind) {
     case OperationKind::kEmbedding:
@@ -232,11 +232,10 @@ std::string_view to_string(OperationKind kind) {
 const std::vector<std::pair<std::string_view, OperationKind>>& operation_names() {
   static const auto names = [] {
     std::vector<std::pair<std::string_view, OperationKind>> list;
-    for (const OperationKind kind :
-         {OperationKind::kEmbedding, OperationKind::kNorm, OperationKind::kLinear, OperationKind::kQkNorm,
-          OperationKind::kRope, OperationKind::kAttention, OperationKind::kGatedActivation, OperationKind::kActivation,
-          OperationKind::kAddNorm, OperationKind::kBlock, OperationKind::kLoss})
+    for (int i = 0; i < kNumOperationKinds; ++i) {
+      const auto kind = static_cast<OperationKind>(i);
       list.emplace_back(to_string(kind), kind);
+    }
     return list;
   }();
   return names;

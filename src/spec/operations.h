@@ -32,8 +32,9 @@ enum class OperationKind : uint8_t {
   kActivation,
   kAddNorm,  // output = residual + norm(input): post-norm families, planner only
   kBlock,    // a mixer or MLP that only the planner knows (MLA, linear attention, Mamba, MoE)
-  kLoss,     // final norm, output matrix and cross-entropy, in chunks of tokens
+  kLoss,     // final norm, output matrix and cross-entropy, in chunks of tokens; the last kind
 };
+inline constexpr int kNumOperationKinds = static_cast<int>(OperationKind::kLoss) + 1;
 
 enum class Lifetime : uint8_t {
   kInput,    // the unit's input: a stream tensor that the previous unit allocated
