@@ -21,18 +21,18 @@ void prepare(const std::filesystem::path& root) {
   ASSERT_TRUE(save(CheckpointWriter(root), 2, made_up_state(2)).ok());
 }
 
-std::vector<std::string> points_of_a_save(int64_t step) {
+std::vector<std::string> points_of_a_save(int64_t step, Cut cut) {
   TempFolder root;
   prepare(root.path());
   std::vector<std::string> points;
   const CheckpointWriterOptions options{.keep = 1,
                                         .observer = [&](std::string_view point) { points.emplace_back(point); }};
-  EXPECT_TRUE(save(CheckpointWriter(root.path(), options), step, made_up_state(9)).ok());
+  EXPECT_TRUE(save(CheckpointWriter(root.path(), options), step, made_up_state(9), 2, cut).ok());
   return points;
 }
 
 // A child saves and dies when it reaches its `fatal`-th point.
-void save_and_die(const std::filesystem::path& root, int64_t step, size_t fatal) {
+void save_and_die(const std::filesystem::path& root, int64_t step, size_t fatal, Cut cut = Cut::kRanges) {
   const pid_t child = ::fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
@@ -40,7 +40,7 @@ void save_and_die(const std::filesystem::path& root, int64_t step, size_t fatal)
     const CheckpointWriterOptions options{.keep = 1, .observer = [&](std::string_view) {
                                             if (reached++ == fatal) ::_exit(kKilled);
                                           }};
-    static_cast<void>(save(CheckpointWriter(root, options), step, made_up_state(9)).ok());
+    static_cast<void>(save(CheckpointWriter(root, options), step, made_up_state(9), 2, cut).ok());
     ::_exit(0);
   }
   int status = 0;
@@ -49,9 +49,10 @@ void save_and_die(const std::filesystem::path& root, int64_t step, size_t fatal)
   ASSERT_EQ(WEXITSTATUS(status), kKilled);
 }
 
-// Saves `step` over a root with steps 1 and 2, killed at each point in turn.
-void kill_everywhere(int64_t step, const std::vector<std::string>& expected_points) {
-  const std::vector<std::string> points = points_of_a_save(step);
+// Saves `step` over a root with steps 1 and 2, killed at each point in turn. Those two and the save after the killed
+// one are not cut into column blocks.
+void kill_everywhere(int64_t step, const std::vector<std::string>& expected_points, Cut cut = Cut::kRanges) {
+  const std::vector<std::string> points = points_of_a_save(step, cut);
   ASSERT_EQ(points, expected_points);
   const size_t latest_renamed = std::ranges::find(points, "latest_renamed") - points.begin();
   const size_t renamed = std::ranges::find(points, "renamed") - points.begin();
@@ -59,7 +60,7 @@ void kill_everywhere(int64_t step, const std::vector<std::string>& expected_poin
     SCOPED_TRACE("killed at " + points[fatal] + ", point " + std::to_string(fatal));
     TempFolder root;
     prepare(root.path());
-    save_and_die(root.path(), step, fatal);
+    save_and_die(root.path(), step, fatal, cut);
     auto reader = CheckpointReader::open(root.path());
     ASSERT_TRUE(reader.ok()) << reader.error().message();
     // `latest` decides; when the same step is saved again it names the new folder from the rename on.
@@ -75,12 +76,15 @@ void kill_everywhere(int64_t step, const std::vector<std::string>& expected_poin
   }
 }
 
-TEST(CheckpointCrash, KilledAnywhereThePreviousOrTheNewOneIsWhole) {
-  kill_everywhere(
-      3, {"root_created", "leftovers_removed", "temp_created", "shard_opened", "shard_written", "shard_synced",
-          "shard_opened", "shard_written", "shard_synced", "manifest_written", "manifest_synced", "renamed",
-          "root_synced", "latest_temp", "latest_renamed", "old_hidden", "old_removed", "old_hidden", "old_removed"});
-}
+const std::vector<std::string> kPointsOfANewStep = {
+    "root_created",    "leftovers_removed", "temp_created",  "shard_opened", "shard_written",
+    "shard_synced",    "shard_opened",      "shard_written", "shard_synced", "manifest_written",
+    "manifest_synced", "renamed",           "root_synced",   "latest_temp",  "latest_renamed",
+    "old_hidden",      "old_removed",       "old_hidden",    "old_removed"};
+
+TEST(CheckpointCrash, KilledAnywhereThePreviousOrTheNewOneIsWhole) { kill_everywhere(3, kPointsOfANewStep); }
+
+TEST(CheckpointCrash, KilledAnywhereWithColumnBlocks) { kill_everywhere(3, kPointsOfANewStep, Cut::kBlocks); }
 
 TEST(CheckpointCrash, KilledAnywhereWhileAStepIsSavedAgain) {
   kill_everywhere(2, {"root_created",    "leftovers_removed", "temp_created",  "shard_opened", "shard_written",

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "base/check.h"
+#include "base/integer.h"
 #include "base/text.h"
 #include "store/hash.h"
 
@@ -42,6 +43,34 @@ Result<std::string> read_latest(const std::filesystem::path& root) {
   return std::string(name);
 }
 
+// Where the elements of a column block lie in the flattened tensor. Both are in row order, so that a range of the
+// tensor is one range of the block. A tensor without blocks is one block of one row.
+class BlockPlace {
+ public:
+  // REQUIRES: the tensor has elements, and the piece is one of its.
+  BlockPlace(const StateTensor& tensor, const Piece& piece)
+      : first_(piece.block.first),
+        count_(piece.has_block() ? piece.block.count : tensor.numel()),
+        width_(piece.has_block() ? tensor.shape[1] : tensor.numel()) {}
+
+  // Elements of the block before element `position` of the tensor.
+  int64_t elements_before(int64_t position) const {
+    const int64_t row = div_floor(position, width_);
+    return row * count_ + std::clamp(position - row * width_ - first_, int64_t{0}, count_);
+  }
+  int64_t position(int64_t element) const {
+    const int64_t row = div_floor(element, count_);
+    return row * width_ + first_ + element - row * count_;
+  }
+  // Elements from `element` to the end of its row in the block.
+  int64_t left_in_row(int64_t element) const { return count_ - element % count_; }
+
+ private:
+  int64_t first_;
+  int64_t count_;
+  int64_t width_;
+};
+
 // What is lost with a file, for the error that it is gone.
 std::string contents_of(const Manifest& manifest, const std::string& file) {
   std::string first;
@@ -49,7 +78,7 @@ std::string contents_of(const Manifest& manifest, const std::string& file) {
   for (const auto& [key, tensor] : manifest.tensors) {
     for (const Piece& piece : tensor.pieces) {
       if (piece.file != file) continue;
-      if (++others == 0) first = key.text() + " " + range_text(piece.begin, piece.end);
+      if (++others == 0) first = key.text() + " " + piece.text();
     }
   }
   if (others < 0) return "it holds no pieces";
@@ -140,8 +169,7 @@ Result<std::span<const std::byte>> CheckpointReader::verified_bytes(const StateK
   if (!verified_.contains(&piece)) {
     if (hash_bytes(bytes) != piece.hash)
       return Error{(folder_ / piece.file).string() + " (" + key.text() + ")",
-                   "elements " + range_text(piece.begin, piece.end) + " do not match their hash",
-                   "the file is damaged"};
+                   "elements " + piece.text() + " do not match their hash", "the file is damaged"};
     verified_.insert(&piece);
   }
   return bytes;
@@ -162,16 +190,35 @@ Status CheckpointReader::read(const StateKey& key, DType dtype, int64_t begin, i
   if (begin < 0 || begin > end || end > tensor.numel())
     return Error{where, "elements " + range_text(begin, end) + " are not within its " + std::to_string(tensor.numel()),
                  ""};
-  const int64_t element_bytes = dtype_bytes(dtype);
-  FIVEFOLD_CHECK(static_cast<int64_t>(out.size()) == (end - begin) * element_bytes, "buffer of another size");
+  FIVEFOLD_CHECK(static_cast<int64_t>(out.size()) == (end - begin) * dtype_bytes(dtype), "buffer of another size");
   if (begin == end) return Ok{};
-  auto piece = std::ranges::upper_bound(tensor.pieces, begin, {}, &Piece::end);
-  for (; piece != tensor.pieces.end() && piece->begin < end; ++piece) {
-    FIVEFOLD_ASSIGN(const auto bytes, verified_bytes(key, dtype, *piece));
-    const int64_t first = std::max(begin, piece->begin);
-    const int64_t last = std::min(end, piece->end);
-    std::memcpy(out.data() + (first - begin) * element_bytes, bytes.data() + (first - piece->begin) * element_bytes,
-                static_cast<size_t>((last - first) * element_bytes));
+  std::span<const Piece> rest = tensor.pieces;
+  while (!rest.empty()) {
+    const auto first_column = [](const Piece& piece) { return piece.block.first; };
+    const auto next = std::ranges::upper_bound(rest, first_column(rest.front()), {}, first_column);
+    FIVEFOLD_TRY(read_block(found->first, tensor, {rest.begin(), next}, begin, end, out));
+    rest = {next, rest.end()};
+  }
+  return Ok{};
+}
+
+Status CheckpointReader::read_block(const StateKey& key, const StateTensor& tensor, std::span<const Piece> pieces,
+                                    int64_t begin, int64_t end, std::span<std::byte> out) {
+  const BlockPlace place(tensor, pieces.front());
+  const int64_t element_bytes = dtype_bytes(tensor.dtype);
+  const int64_t block_begin = place.elements_before(begin);
+  const int64_t block_end = place.elements_before(end);
+  if (block_begin == block_end) return Ok{};
+  auto piece = std::ranges::upper_bound(pieces, block_begin, {}, &Piece::end);
+  for (; piece != pieces.end() && piece->begin < block_end; ++piece) {
+    FIVEFOLD_ASSIGN(const auto bytes, verified_bytes(key, tensor.dtype, *piece));
+    const int64_t last = std::min(block_end, piece->end);
+    for (int64_t element = std::max(block_begin, piece->begin); element < last;) {
+      const int64_t run = std::min(place.left_in_row(element), last - element);
+      std::memcpy(out.data() + (place.position(element) - begin) * element_bytes,
+                  bytes.data() + (element - piece->begin) * element_bytes, static_cast<size_t>(run * element_bytes));
+      element += run;
+    }
   }
   return Ok{};
 }

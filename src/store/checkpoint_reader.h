@@ -46,7 +46,8 @@ class CheckpointReader {
   int world_size() const { return manifest_.world_size; }
   const std::map<StateKey, StateTensor>& tensors() const { return manifest_.tensors; }
 
-  // Fills `out` with elements [begin, end) of the flattened global tensor, from as many pieces as hold them.
+  // Fills `out` with elements [begin, end) of the flattened global tensor, from as many pieces as hold them. Finding
+  // them takes a binary search for each column block; what they hold is copied in runs of neighbouring columns.
   // Errors: no such tensor, range outside it, `dtype` differs from what was saved (nothing is converted), damaged piece
   // (file, range). REQUIRES: `out` has the size of the range (checked).
   Status read(const StateKey& key, DType dtype, int64_t begin, int64_t end, std::span<std::byte> out);
@@ -57,6 +58,9 @@ class CheckpointReader {
  private:
   static Result<CheckpointReader> open_folder(const std::filesystem::path& folder, Verify verify);
   Status map_files();
+  // The part of `read` that the pieces of one block hold (all of them when the tensor has no blocks).
+  Status read_block(const StateKey& key, const StateTensor& tensor, std::span<const Piece> pieces, int64_t begin,
+                    int64_t end, std::span<std::byte> out);
   Result<std::span<const std::byte>> verified_bytes(const StateKey& key, DType dtype, const Piece& piece);
 
   std::filesystem::path folder_;

@@ -63,6 +63,39 @@ inline std::vector<StatePiece> pieces_of(const WholeState& state, int rank, int 
   return pieces;
 }
 
+// The columns of a block, row by row, taken element by element.
+inline std::vector<std::byte> block_bytes(const WholeTensor& tensor, const ColumnBlock& block) {
+  const int64_t size = dtype_bytes(tensor.dtype);
+  std::vector<std::byte> bytes;
+  for (int64_t row = 0; row < tensor.shape[0]; ++row)
+    for (int64_t column = block.first; column < block.first + block.count; ++column)
+      for (int64_t i = 0; i < size; ++i) bytes.push_back(tensor.bytes[(row * tensor.shape[1] + column) * size + i]);
+  return bytes;
+}
+
+// kBlocks: matrices are cut into a block of two columns and one of the rest, and each block over all ranks.
+enum class Cut { kRanges, kBlocks };
+
+// As pieces_of, with Cut::kBlocks. `storage` keeps the bytes of the blocks.
+inline std::vector<StatePiece> block_pieces_of(const WholeState& state, int rank, int world_size,
+                                               std::vector<std::vector<std::byte>>& storage) {
+  std::vector<StatePiece> pieces;
+  for (StatePiece& whole : pieces_of(state, rank, world_size)) {
+    if (whole.shape.size() != 2) {
+      pieces.push_back(std::move(whole));
+      continue;
+    }
+    const int64_t size = dtype_bytes(whole.dtype);
+    for (const ColumnBlock& block : {ColumnBlock{0, 2}, ColumnBlock{2, whole.shape[1] - 2}}) {
+      const auto [begin, end] = rank_range(whole.shape[0] * block.count, rank, world_size);
+      const auto& bytes = storage.emplace_back(block_bytes(state.at(whole.key), block));
+      pieces.push_back({whole.key, whole.dtype, whole.shape, begin, end,
+                        std::span(bytes).subspan(begin * size, (end - begin) * size), block});
+    }
+  }
+  return pieces;
+}
+
 inline RunState run_at(int64_t step) {
   return {.step = step,
           .samples_consumed = step * 32,
@@ -72,17 +105,28 @@ inline RunState run_at(int64_t step) {
           .configuration = "[model]\nname = \"tiny\"\n"};
 }
 
-inline Result<std::filesystem::path> save(const CheckpointWriter& writer, int64_t step, const WholeState& state,
-                                          int world_size = 2) {
-  const SaveTicket ticket = writer.begin(step, world_size);
+// `ranks` holds each rank's pieces.
+inline Result<std::filesystem::path> save_pieces(const CheckpointWriter& writer, int64_t step,
+                                                 const std::vector<std::vector<StatePiece>>& ranks) {
+  const SaveTicket ticket = writer.begin(step, static_cast<int>(ranks.size()));
   std::vector<ShardReceipt> receipts;
-  for (int rank = 0; rank < world_size; ++rank) {
+  for (int rank = 0; rank < ticket.world_size; ++rank) {
     // Through text, as between processes.
-    const ShardReceipt receipt = writer.write_shard(ticket, rank, pieces_of(state, rank, world_size));
+    const ShardReceipt receipt = writer.write_shard(ticket, rank, ranks[static_cast<size_t>(rank)]);
     FIVEFOLD_ASSIGN(ShardReceipt gathered, parse_receipt(to_text(receipt)));
     receipts.push_back(std::move(gathered));
   }
   return writer.commit(ticket, run_at(step), receipts);
+}
+
+inline Result<std::filesystem::path> save(const CheckpointWriter& writer, int64_t step, const WholeState& state,
+                                          int world_size = 2, Cut cut = Cut::kRanges) {
+  std::vector<std::vector<StatePiece>> ranks;
+  std::vector<std::vector<std::byte>> storage;
+  for (int rank = 0; rank < world_size; ++rank)
+    ranks.push_back(cut == Cut::kRanges ? pieces_of(state, rank, world_size)
+                                        : block_pieces_of(state, rank, world_size, storage));
+  return save_pieces(writer, step, ranks);
 }
 
 // Reads every tensor as `world_size` ranks would and compares it with `state`.

@@ -40,14 +40,20 @@ bool is_whole(const std::filesystem::path& folder) { return CheckpointReader::op
 
 void check_piece(const StatePiece& piece) {
   const StateTensor tensor{.dtype = piece.dtype, .shape = piece.shape, .pieces = {}};
-  FIVEFOLD_CHECK(0 <= piece.begin && piece.begin <= piece.end && piece.end <= tensor.numel(),
-                 piece.key.text() + ": range outside the tensor");
+  const auto elements = tensor.block_numel(piece.block);
+  FIVEFOLD_CHECK(elements.has_value(), piece.key.text() + ": columns that the tensor does not have");
+  FIVEFOLD_CHECK(0 <= piece.begin && piece.begin <= piece.end && piece.end <= *elements,
+                 piece.key.text() + ": range outside the tensor or block");
   FIVEFOLD_CHECK(static_cast<int64_t>(piece.bytes.size()) == (piece.end - piece.begin) * dtype_bytes(piece.dtype),
                  piece.key.text() + ": bytes do not match the range");
 }
 
+// "kind/tensor[begin:end]", of a block "kind/tensor[:,first:last][begin:end]".
 std::string piece_name(const StatePiece& piece) {
-  return piece.key.text() + "[" + std::to_string(piece.begin) + ":" + std::to_string(piece.end) + "]";
+  const auto slice = [](int64_t begin, int64_t end) { return std::to_string(begin) + ":" + std::to_string(end) + "]"; };
+  std::string name = piece.key.text();
+  if (piece.block != ColumnBlock{}) name += "[:," + slice(piece.block.first, piece.block.first + piece.block.count);
+  return name + "[" + slice(piece.begin, piece.end);
 }
 
 // Larger elements first: then every piece lies aligned to its element size.
@@ -127,7 +133,7 @@ ShardReceipt CheckpointWriter::write_shard(const SaveTicket& ticket, int rank,
     const StatePiece& piece = *order[i];
     writer.write(declarations[i].name, piece.bytes);
     receipt.tensors.at(piece.key).pieces.push_back(
-        {piece.begin, piece.end, receipt.file.name, offset, hash_bytes(piece.bytes)});
+        {piece.begin, piece.end, receipt.file.name, offset, hash_bytes(piece.bytes), piece.block});
     offset += static_cast<int64_t>(piece.bytes.size());
   }
   receipt.file.bytes = offset;

@@ -26,14 +26,15 @@
 
 namespace fivefold {
 
-// A range of a state tensor that one rank holds.
+// A range of a state tensor, or of a block of its columns, that one rank holds.
 struct StatePiece {
   StateKey key;
   DType dtype = DType::kFloat32;
   std::vector<int64_t> shape;  // global
-  int64_t begin = 0;           // elements of the flattened global tensor
+  int64_t begin = 0;           // elements of the flattened global tensor, or of its block
   int64_t end = 0;
   std::span<const std::byte> bytes;  // (end - begin) elements; must not change until write_shard returns
+  ColumnBlock block = {};            // all pieces of a tensor have one, or none has
 };
 
 // What rank 0 tells the others.
@@ -62,7 +63,7 @@ class CheckpointWriter {
   SaveTicket begin(int64_t step, int world_size) const;
 
   // Every rank: writes and syncs `rank-NNNNN.safetensors`. Pieces may be empty.
-  // REQUIRES: ranges lie in their tensors, bytes match them, no range is given twice (checked).
+  // REQUIRES: blocks lie in their tensors, ranges in their blocks, bytes match them, no range is given twice (checked).
   ShardReceipt write_shard(const SaveTicket& ticket, int rank, std::span<const StatePiece> pieces) const;
 
   // Rank 0: manifest, rename, `latest`, removal of old ones. Returns the checkpoint's folder.

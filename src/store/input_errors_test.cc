@@ -228,7 +228,8 @@ TEST(InputErrors, Manifest) {
   const std::string number = " must be a whole number from 0 to 2^63 - 1";
   const std::string hash = " must be 'xxh3:' and 16 hexadecimal digits";
   const std::vector<ManifestRow> rows = {
-      {"version", set("/format_version", 2), "", "format version 2 is not 1", "written by another version of fivefold"},
+      {"version", set("/format_version", 3), "", "format version 3 is not 1 or 2",
+       "written by another version of fivefold"},
       {"no version", drop("/format_version"), "", "'format_version' is missing"},
       {"no step", drop("/step"), "", "'step' is missing"},
       {"step is text", set("/step", "3"), "", "'step'" + number},
@@ -265,6 +266,17 @@ TEST(InputErrors, Manifest) {
        "piece [3, 5) of f1 overlaps piece [0, 4) of f0"},
       {"too many elements", set(tensor + "/shape", json::array({5})), " (params/w)",
        "piece [4, 6) of f1 reaches past its 5 elements"},
+      {"columns are a number", set(piece + "/columns", 2), " (params/w)", "'columns' must be a list"},
+      {"negative columns", set(piece + "/columns", json::array({-1, 2})), " (params/w)",
+       "'columns' must be two whole numbers from 0 to 2^63 - 1"},
+      {"columns of 2^63", set(piece + "/columns", json::array({0, uint64_t{1} << 63})), " (params/w)",
+       "'columns' must be two whole numbers from 0 to 2^63 - 1"},
+      {"backward columns", set(piece + "/columns", json::array({2, 1})), " (params/w)",
+       "'columns' ends before it begins: [2,1]"},
+      {"no columns", set(piece + "/columns", json::array({2, 2})), " (params/w)",
+       "'columns' of piece [4, 6) holds none: [2,2]"},
+      {"columns in version 1", set(piece + "/columns", json::array({0, 3})), " (params/w)",
+       "has column blocks, which format version 1 does not have"},
       {"unlisted file", set(piece + "/file", "f2"), " (params/w)", "its file 'f2' is not listed"},
       {"piece in the header", set(piece + "/file_range", json::array({8, 16})), " (params/w)",
        "piece [4, 6) lies outside the data of f1"},

@@ -11,6 +11,7 @@
 #include "store/file_io.h"
 #include "store/hash.h"
 #include "store/json_input.h"
+#include "store/piece_coverage.h"
 #include "store/safetensors.h"
 
 namespace fivefold {
@@ -18,6 +19,8 @@ namespace {
 
 using nlohmann::json;
 using TensorMap = std::map<StateKey, StateTensor>;
+
+constexpr int64_t kVersionWithoutBlocks = 1;
 
 std::string range_text(int64_t begin, int64_t end) {
   return "[" + std::to_string(begin) + ", " + std::to_string(end) + ")";
@@ -42,6 +45,8 @@ json tensors_json(const TensorMap& tensors) {
                         {"file", piece.file},
                         {"file_range", json::array({piece.file_begin, piece.file_begin + bytes})},
                         {"hash", hash_text(piece.hash)}});
+      if (piece.has_block())
+        pieces.back()["columns"] = json::array({piece.block.first, piece.block.first + piece.block.count});
     }
     list.push_back({{"kind", key.kind},
                     {"tensor", key.tensor},
@@ -71,13 +76,20 @@ Result<Piece> parse_piece(const json& value, DType dtype, const std::string& whe
   Piece piece;
   FIVEFOLD_ASSIGN(const auto range, json_range_field(value, "range", where));
   std::tie(piece.begin, piece.end) = range;
+  if (value.contains("columns")) {
+    FIVEFOLD_ASSIGN(const auto columns, json_range_field(value, "columns", where));
+    // No columns would read as no block.
+    if (columns.first == columns.second)
+      return Error{where, "'columns' of piece " + piece.text() + " holds none: " + value["columns"].dump(), ""};
+    piece.block = {.first = columns.first, .count = columns.second - columns.first};
+  }
   FIVEFOLD_ASSIGN(piece.file, json_string_field(value, "file", where));
   FIVEFOLD_ASSIGN(const auto file_range, json_range_field(value, "file_range", where));
   piece.file_begin = file_range.first;
   const auto bytes = checked_tensor_bytes(dtype, std::vector{piece.end - piece.begin});
   if (bytes != file_range.second - file_range.first)
     return Error{where,
-                 "piece " + range_text(piece.begin, piece.end) + " has another size than its bytes " +
+                 "piece " + piece.text() + " has another size than its bytes " +
                      range_text(file_range.first, file_range.second) + " in " + piece.file,
                  ""};
   FIVEFOLD_ASSIGN(piece.hash, json_hash_field(value, "hash", where));
@@ -110,32 +122,11 @@ Result<TensorMap> parse_tensors(const json& list, const std::string& where) {
   return tensors;
 }
 
-// Orders the pieces and checks that they cover the tensor exactly once.
-Status check_pieces(const StateKey& key, StateTensor& tensor, const std::string& where) {
-  // Of pieces that begin together all but the last are empty.
-  std::ranges::sort(tensor.pieces, {}, [](const Piece& piece) { return std::pair(piece.begin, piece.end); });
-  int64_t covered = 0;
-  const Piece* previous = nullptr;
-  for (const Piece& piece : tensor.pieces) {
-    if (piece.begin < covered)
-      return Error{place(where, key),
-                   "piece " + range_text(piece.begin, piece.end) + " of " + piece.file + " overlaps piece " +
-                       range_text(previous->begin, previous->end) + " of " + previous->file,
-                   ""};
-    if (piece.begin > covered)
-      return Error{place(where, key), "elements " + range_text(covered, piece.begin) + " are in no piece", ""};
-    covered = piece.end;
-    previous = &piece;
-  }
-  const int64_t numel = tensor.numel();
-  if (covered > numel)
-    return Error{place(where, key),
-                 "piece " + range_text(previous->begin, previous->end) + " of " + previous->file +
-                     " reaches past its " + std::to_string(numel) + " elements",
-                 ""};
-  if (covered < numel)
-    return Error{place(where, key), "elements " + range_text(covered, numel) + " are in no piece", ""};
-  return Ok{};
+// The first tensor that has column blocks.
+const StateKey* find_blocks(const TensorMap& tensors) {
+  for (const auto& [key, tensor] : tensors)
+    if (std::ranges::any_of(tensor.pieces, &Piece::has_block)) return &key;
+  return nullptr;
 }
 
 // Every piece lies behind the header of a listed file.
@@ -149,8 +140,7 @@ Status check_file_ranges(const Manifest& manifest, const std::string& where) {
       if (found == files.end()) return Error{place(where, key), "its file '" + piece.file + "' is not listed", ""};
       const int64_t bytes = (piece.end - piece.begin) * dtype_bytes(tensor.dtype);
       if (piece.file_begin < found->second->header_bytes || bytes > found->second->bytes - piece.file_begin)
-        return Error{place(where, key),
-                     "piece " + range_text(piece.begin, piece.end) + " lies outside the data of " + piece.file, ""};
+        return Error{place(where, key), "piece " + piece.text() + " lies outside the data of " + piece.file, ""};
     }
   }
   return Ok{};
@@ -225,10 +215,23 @@ Status check_ranks(int64_t step, int world_size, const std::string& nonce, const
 
 }  // namespace
 
+std::string Piece::text() const {
+  const std::string range = range_text(begin, end);
+  return has_block() ? range + " of columns " + range_text(block.first, block.first + block.count) : range;
+}
+
 int64_t StateTensor::numel() const {
   const auto bytes = checked_tensor_bytes(dtype, shape);
   FIVEFOLD_CHECK(bytes.has_value(), "impossible shape");
   return *bytes / dtype_bytes(dtype);
+}
+
+std::optional<int64_t> StateTensor::block_numel(const ColumnBlock& block) const {
+  const int64_t all = numel();  // also checks the shape, so that the product below fits
+  if (block == ColumnBlock{}) return all;
+  if (shape.size() != 2 || block.first < 0 || block.count <= 0 || block.count > shape[1] - block.first)
+    return std::nullopt;
+  return shape[0] * block.count;
 }
 
 std::string to_text(const ShardReceipt& receipt) {
@@ -258,7 +261,8 @@ std::string to_text(const Manifest& manifest) {
   json files = json::array();
   for (const ShardFile& file : manifest.files) files.push_back(file_json(file));
   const RunState& run = manifest.run;
-  json content = {{"format_version", kCheckpointFormatVersion},
+  const int64_t version = find_blocks(manifest.tensors) ? kCheckpointFormatVersion : kVersionWithoutBlocks;
+  json content = {{"format_version", version},
                   {"step", run.step},
                   {"samples_consumed", run.samples_consumed},
                   {"tokens_consumed", run.tokens_consumed},
@@ -281,9 +285,8 @@ Result<Manifest> parse_manifest(std::string_view text, const std::string& file_n
   if (hash_bytes(std::as_bytes(std::span(plain))) != checksum)
     return Error{file_name, "content does not match its checksum", "the manifest was damaged or edited"};
   FIVEFOLD_ASSIGN(const int64_t version, json_size_field(*content, "format_version", file_name));
-  if (version != kCheckpointFormatVersion)
-    return Error{file_name,
-                 "format version " + std::to_string(version) + " is not " + std::to_string(kCheckpointFormatVersion),
+  if (version != kCheckpointFormatVersion && version != kVersionWithoutBlocks)
+    return Error{file_name, "format version " + std::to_string(version) + " is not 1 or 2",
                  "written by another version of fivefold"};
   Manifest manifest;
   FIVEFOLD_ASSIGN(manifest.run, parse_run(*content, file_name));
@@ -295,7 +298,9 @@ Result<Manifest> parse_manifest(std::string_view text, const std::string& file_n
   }
   FIVEFOLD_ASSIGN(const json* tensors, json_array_field(*content, "tensors", file_name));
   FIVEFOLD_ASSIGN(manifest.tensors, parse_tensors(*tensors, file_name));
-  for (auto& [key, tensor] : manifest.tensors) FIVEFOLD_TRY(check_pieces(key, tensor, file_name));
+  if (const StateKey* key = find_blocks(manifest.tensors); key && version == kVersionWithoutBlocks)
+    return Error{place(file_name, *key), "has column blocks, which format version 1 does not have", ""};
+  for (auto& [key, tensor] : manifest.tensors) FIVEFOLD_TRY(order_and_check_pieces(tensor, place(file_name, key)));
   FIVEFOLD_TRY(check_file_ranges(manifest, file_name));
   return manifest;
 }
@@ -311,7 +316,7 @@ Result<Manifest> merge_receipts(const RunState& run, int world_size, const std::
     FIVEFOLD_TRY(merge_tensors(receipt, manifest.tensors, where));
   }
   std::ranges::sort(manifest.files, {}, &ShardFile::name);
-  for (auto& [key, tensor] : manifest.tensors) FIVEFOLD_TRY(check_pieces(key, tensor, where));
+  for (auto& [key, tensor] : manifest.tensors) FIVEFOLD_TRY(order_and_check_pieces(tensor, place(where, key)));
   FIVEFOLD_TRY(check_file_ranges(manifest, where));
   return manifest;
 }

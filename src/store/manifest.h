@@ -1,13 +1,15 @@
 // The manifest of a checkpoint: which state tensors it holds, in which pieces they lie in which file, and what the run
 // needs beside tensors to go on. Format: docs/formats/checkpoint.md. Plain values, no file access.
 //
-// A piece is a range [begin, end) of elements of the GLOBAL tensor, flattened row by row. Ranges say nothing of ranks,
-// so that any layout can be read from any layout: resharding is the intersection of ranges.
+// A piece is a range [begin, end) of elements of the GLOBAL tensor, flattened row by row, or of a block of its columns,
+// flattened in the same way. Ranges and blocks say nothing of ranks, so that any layout can be read from any layout:
+// resharding is the intersection of ranges.
 #pragma once
 
 #include <compare>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,7 +19,9 @@
 
 namespace fivefold {
 
-inline constexpr int64_t kCheckpointFormatVersion = 1;
+// Version 2 added column blocks. A manifest without them is written as version 1, so that an older reader takes it and
+// refuses only what it would misread.
+inline constexpr int64_t kCheckpointFormatVersion = 2;
 
 // One state tensor: `kind` is "params", "master", "moment1", "moment2", ...; `tensor` is the parameter's name.
 struct StateKey {
@@ -28,21 +32,39 @@ struct StateKey {
   std::string text() const { return kind + "/" + tensor; }
 };
 
+// Columns [first, first + count) of every row of a 2-d tensor: what one rank holds of a matrix whose columns are split.
+// Element i of the block is row i / count, column first + i % count of the tensor. The default is no block.
+struct ColumnBlock {
+  int64_t first = 0;
+  int64_t count = 0;  // 0: all columns, and the tensor may have any rank
+  bool operator==(const ColumnBlock&) const = default;
+};
+
 struct Piece {
-  int64_t begin = 0;  // elements of the flattened global tensor
+  int64_t begin = 0;  // elements of the flattened global tensor, or of its block
   int64_t end = 0;
   std::string file;
   int64_t file_begin = 0;  // byte offset in the file; the length follows from the dtype
   uint64_t hash = 0;       // XXH3-64 of the piece's bytes
+  ColumnBlock block = {};
+
+  bool has_block() const { return block != ColumnBlock{}; }
+  // "[begin, end)" or "[begin, end) of columns [first, last)", as errors print it.
+  std::string text() const;
 };
 
 struct StateTensor {
   DType dtype = DType::kFloat32;
   std::vector<int64_t> shape;  // global
-  std::vector<Piece> pieces;   // by begin; they cover the tensor exactly once
+  // By first column, then by begin. They cover the tensor exactly once: all of them have a block or none has; the
+  // blocks do not overlap and hold all columns; the ranges of a block do not overlap and hold all of its elements.
+  std::vector<Piece> pieces;
 
   // REQUIRES: shape was checked (a manifest's always is).
   int64_t numel() const;
+  // Elements of the block, all of the tensor's without one. Nothing when the tensor is not 2-d or lacks such columns.
+  // REQUIRES: as numel.
+  std::optional<int64_t> block_numel(const ColumnBlock& block) const;
 };
 
 struct ShardFile {
@@ -86,11 +108,11 @@ Result<ShardReceipt> parse_receipt(std::string_view text);
 // manifest.json, with a checksum over its content.
 std::string to_text(const Manifest& manifest);
 // Errors (where = `file_name` and the tensor): not JSON, checksum, version, missing or mistyped fields, file names that
-// leave the folder, pieces that overlap, leave holes or lie outside their file.
+// leave the folder, pieces or blocks that overlap, leave holes or lie outside their tensor or file.
 Result<Manifest> parse_manifest(std::string_view text, const std::string& file_name);
 
 // Joins the ranks' receipts. Errors: a rank is missing or twice, step or nonce differ, dtype or shape of a tensor
-// differ between ranks, pieces overlap or leave holes. `where` begins the errors' place.
+// differ between ranks, pieces or blocks overlap or leave holes. `where` begins the errors' place.
 Result<Manifest> merge_receipts(const RunState& run, int world_size, const std::string& nonce,
                                 const std::vector<ShardReceipt>& receipts, const std::string& where);
 
