@@ -61,6 +61,23 @@ def settings():
     return lines
 
 
+def column_blocks():
+    """A manifest's content: a 4 x 7 matrix in one file, its columns cut into [0, 3) and [3, 7)."""
+    digest = "xxh3:0123456789abcdef"
+    pieces = [{"range": [begin, end], "columns": columns, "file": "f", "file_range": [at, at + end - begin],
+               "hash": digest} for begin, end, columns, at in ((0, 5, [0, 3], 16), (5, 12, [0, 3], 21),
+                                                               (0, 16, [3, 7], 28))]
+    return {"format_version": 2, "step": 1, "samples_consumed": 0, "tokens_consumed": 0, "seed": 0,
+            "generator_state": "", "configuration": "", "world_size": 1,
+            "files": [{"name": "f", "bytes": 44, "header_bytes": 16, "header_hash": digest}],
+            "tensors": [{"kind": "params", "tensor": "w", "dtype": "uint8", "shape": [4, 7], "pieces": pieces}]}
+
+
+def receipt(content):
+    return {"step": content["step"], "nonce": "n", "rank": 0, "file": content["files"][0],
+            "tensors": content["tensors"]}
+
+
 def repository_seeds():
     for path in sorted((ROOT / "configs/models").glob("*.json")):
         yield "model_config", path.stem, path.read_bytes()
@@ -91,6 +108,8 @@ def written_seeds():
     yield "safetensors", "mixed", safetensors(
         [("w", "BF16", 2, [2, 3]), ("b", "F32", 4, []), ("e", "F8_E4M3", 1, [0, 7]), ("i", "I64", 8, [1])],
         {"format": "pt"})
+    yield "manifest", "column-blocks", json.dumps(column_blocks()).encode()
+    yield "manifest", "column-blocks-receipt", json.dumps(receipt(column_blocks())).encode()
     yield "token_file", "uint16", token_file(8, "H", [[1, 2, 3], [4], [], [5, 6, 7, 8, 299]])
     yield "token_file", "int32", token_file(4, "i", [[1, 2, 3, 0], [4, 5, 300]])
     yield "token_file", "uint8", token_file(1, "B", [list(range(20))])
@@ -124,9 +143,7 @@ def run_seeds(run):
         content["tensors"] = content["tensors"][:4]
         content["configuration"] = ""
         yield "manifest", f"{run.name}-{path.parent.name}", json.dumps(content).encode()
-        receipt = {"step": content["step"], "nonce": "n", "rank": 0, "file": content["files"][0],
-                   "tensors": content["tensors"]}
-        yield "manifest", f"{run.name}-{path.parent.name}-receipt", json.dumps(receipt).encode()
+        yield "manifest", f"{run.name}-{path.parent.name}-receipt", json.dumps(receipt(content)).encode()
 
 
 def main():

@@ -1,7 +1,9 @@
 // A checkpoint's manifest, and a shard's receipt. The input is the manifest's content: its checksum, which would turn
 // all but unchanged input away, is put around it here.
+#include <map>
 #include <nlohmann/json.hpp>
 #include <span>
+#include <utility>
 
 #include "fuzz/fuzz_target.h"
 #include "store/hash.h"
@@ -19,14 +21,28 @@ std::string with_checksum(std::string_view content) {
          "}";
 }
 
+// Each column block holds all of its elements, and the blocks together hold all columns.
+void check_coverage(const StateKey& key, const StateTensor& tensor) {
+  std::map<std::pair<int64_t, int64_t>, int64_t> held;  // elements by block
+  for (const Piece& piece : tensor.pieces) held[{piece.block.first, piece.block.count}] += piece.end - piece.begin;
+  int64_t elements = 0;
+  int64_t columns = 0;
+  for (const auto& [block, in_block] : held) {
+    const auto& [first, count] = block;
+    FIVEFOLD_CHECK(count == 0 || (first == columns && in_block == tensor.shape.at(0) * count), key.text());
+    elements += in_block;
+    columns += count;
+  }
+  FIVEFOLD_CHECK(elements == tensor.numel(), key.text());
+  FIVEFOLD_CHECK(columns == 0 || (tensor.shape.size() == 2 && columns == tensor.shape[1]), key.text());
+  // A block's count is never 0, so that one group of 0 stands for a tensor without blocks.
+  FIVEFOLD_CHECK(columns == 0 || !held.contains({0, 0}), key.text());
+}
+
 void check_manifest(std::string_view text) {
   const auto manifest = parse_manifest(text, "manifest.json");
   if (!manifest.ok()) return check_error(manifest.error());
-  for (const auto& [key, tensor] : manifest->tensors) {
-    int64_t elements = 0;
-    for (const Piece& piece : tensor.pieces) elements += piece.end - piece.begin;
-    FIVEFOLD_CHECK(elements == tensor.numel(), key.text());
-  }
+  for (const auto& [key, tensor] : manifest->tensors) check_coverage(key, tensor);
   const std::string written = to_text(*manifest);
   const auto again = parse_manifest(written, "manifest.json");
   FIVEFOLD_CHECK(again.ok() && to_text(*again) == written, written);
