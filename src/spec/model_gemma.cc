@@ -24,6 +24,11 @@ struct GemmaRopes {
   RopeSpec global, local;
 };
 
+void require_whole_heads(ModelReader& rope) {
+  if (rope.number_or("partial_rotary_factor", 1.0, 0.0, 1.0) != 1.0)
+    rope.fail("partial_rotary_factor", "Gemma 3 rotates whole heads", "1, or leave it out");
+}
+
 // Layers with a window have their own, unscaled RoPE.
 GemmaRopes read_ropes(ModelReader& reader, const MixerSpec& mixer, const ModelSpec& model) {
   GemmaRopes ropes{mixer.rope, RopeSpec{}};
@@ -31,10 +36,12 @@ GemmaRopes read_ropes(ModelReader& reader, const MixerSpec& mixer, const ModelSp
   ropes.local.theta = reader.number_or("rope_local_base_freq", kLocalTheta, 1.0 + 1e-9, 1e15);
   if (!reader.has("rope_parameters")) return ropes;
   ModelReader parameters = reader.object("rope_parameters");
+  require_whole_heads(parameters);
   const auto read = [&](const char* type, RopeSpec& rope) {
     if (!parameters.has(type)) return;
     ModelReader entry = parameters.object(type);
     rope.theta = entry.number_or("rope_theta", rope.theta, 1.0 + 1e-9, 1e15);
+    require_whole_heads(entry);
     read_rope_scaling(entry, model.max_positions, rope);
   };
   read(kFullAttention, ropes.global);
@@ -48,6 +55,7 @@ LayerSpec read_gemma_layer(ModelReader& reader, const ModelSpec& model) {
   LayerSpec layer;
   layer.norm = model.final_norm;
   layer.post_norm = true;
+  require_whole_heads(reader);
   layer.mixer = read_attention(reader, kDefaults, model);
   layer.mixer.qkv_bias = layer.mixer.out_bias = reader.boolean_or("attention_bias", false);
   layer.mixer.qk_norm = true;
