@@ -32,7 +32,7 @@ Status print_levels(const std::string& model_name, const std::string& hardware_n
     for (int i = 0; i < kNumAccounts; ++i)
       if (const auto account = static_cast<Account>(i); ledger.at_peak[account] > 0)
         std::printf("  %-17s %s\n", to_string(account).data(), format_bytes(ledger.at_peak[account]).c_str());
-    for (const TrafficLine& line : predict_traffic(inventory, resolved))
+    for (const TrafficLine& line : predict_traffic(model, inventory, resolved))
       std::printf("  sends %s in %lld x %s of %s\n", format_bytes(line.bytes).c_str(),
                   static_cast<long long>(line.calls), to_string(line.kind).data(), to_string(line.purpose).data());
   }

@@ -33,7 +33,7 @@ struct ExplainedRun {
 // False: `errors` says why.
 bool explain_run(const CommonOptions& options, ExplainedRun& out, std::vector<Error>& errors) {
   if (!load_run(options, out.run, errors)) return false;
-  errors = planner_scope(out.run.config.config);
+  errors = planner_scope(out.run.model, out.run.config.config);
   Result<HardwareSpec> hardware = load_hardware(out.run.config.config.hardware.name);
   if (!hardware.ok()) errors.push_back(hardware.error());
   if (!errors.empty()) return false;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "base/integer.h"
 #include "base/table.h"
 #include "base/text.h"
 #include "cli/output.h"
@@ -25,14 +26,15 @@ std::string traffic_table(const std::vector<TrafficLine>& traffic) {
 
 std::string saved_table(const ModelSpec& model, const Inventory& inventory, const Explanation& e) {
   Table table({"saved for backward", "bytes per token", "of a microbatch, per layer"});
-  const int64_t tokens = tape_shape(e.config).tokens;
+  const TapeShape shape = tape_shape(e.config);
   int64_t sum = 0;
-  for (const SavedTensor& tensor : saved_tensors_by_range(model, inventory, e.config.compute)) {
-    table.add_row({tensor.name, format_count(tensor.bytes_per_token), format_bytes(tokens * tensor.bytes_per_token)});
-    sum += tensor.bytes_per_token;
+  for (const SavedTensor& tensor : saved_tensors_by_range(model, inventory, e.config)) {
+    const int64_t bytes = saved_bytes(tensor, shape);
+    table.add_row({tensor.name, format_count(div_ceil(bytes, shape.tokens)), format_bytes(bytes)});
+    sum += bytes;
   }
   table.add_rule();
-  table.add_row({"sum", format_count(sum), format_bytes(tokens * sum)});
+  table.add_row({"sum", format_count(div_ceil(sum, shape.tokens)), format_bytes(sum)});
   return table.to_string(2);
 }
 

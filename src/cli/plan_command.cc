@@ -74,10 +74,12 @@ bool make_request(PlanOptions& options, SearchRequest& request, std::vector<Erro
   if (!model.ok()) errors.push_back(model.error());
   Result<HardwareSpec> hardware = load_hardware(request.base.hardware.name);
   if (!hardware.ok()) errors.push_back(hardware.error());
-  const std::vector<Error> scope = planner_scope(request.base);
-  errors.insert(errors.end(), scope.begin(), scope.end());
+  if (model.ok()) {
+    request.model = *std::move(model);
+    const std::vector<Error> scope = search_scope(request.model, request.base);
+    errors.insert(errors.end(), scope.begin(), scope.end());
+  }
   if (!errors.empty()) return false;
-  request.model = *std::move(model);
   request.hardware = *std::move(hardware);
   const int ranks = options.gpus > 0 ? options.gpus : request.base.parallel.dp;
   request.goal = options.minimize.empty() ? SearchGoal::kThroughput : SearchGoal::kFewestRanks;

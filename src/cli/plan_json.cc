@@ -110,7 +110,7 @@ Json explanation_json(const ModelSpec& model, const Inventory& inventory, const 
                    {"hardware_causal", e.flops.hardware_causal()}, {"hardware_full", e.flops.hardware_full()}};
   json["parallel"] = parallel_json(e.config.config.parallel);
   json["batch"] = batch_json(e.config);
-  for (const SavedTensor& tensor : saved_tensors_by_range(model, inventory, e.config.compute))
+  for (const SavedTensor& tensor : saved_tensors_by_range(model, inventory, e.config))
     json["saved_tensors"].push_back({{"name", tensor.name}, {"bytes_per_token", tensor.bytes_per_token}});
   return json;
 }

@@ -26,6 +26,33 @@ std::span<std::byte> bytes_of(const at::Tensor& tensor, int64_t begin, int64_t c
   return {reinterpret_cast<std::byte*>(elements<float>(tensor) + begin), static_cast<size_t>(count) * sizeof(float)};
 }
 
+// Pieces of what a rank's shard holds of a parameter, range by range of its slices: rows in full are a range of the
+// whole parameter, columns a range of a column block. Of the holders of a slice the first writes.
+void add_pieces(const StateShard& shard, const ParameterEntry& entry, const ShardRange& range,
+                std::vector<StatePiece>& pieces) {
+  const int64_t width = entry.cols();
+  for (const ParameterSlice& slice : entry.slices) {
+    if (slice.holder > 0) continue;
+    const bool whole_rows = slice.cols == entry.whole_cols();
+    // Columns of padding lie between the rows: then a row is a piece. Else the slice is contiguous.
+    const bool contiguous = slice.cols == width;
+    const int64_t step = contiguous ? slice.rows : 1;
+    for (int64_t row = 0; row < slice.rows; row += step) {
+      const int64_t first = (slice.row + row) * width, count = step * slice.cols;
+      const int64_t begin = std::max(first, range.begin), end = std::min(first + count, range.end);
+      if (begin >= end) continue;
+      const int64_t offset = (whole_rows ? slice.whole_row + row : row) * slice.cols - first;
+      pieces.push_back({.key = {shard.kind, entry.name},
+                        .dtype = DType::kFloat32,
+                        .shape = entry.whole_shape,
+                        .begin = begin + offset,
+                        .end = end + offset,
+                        .bytes = bytes_of(shard.tensor, range.shard_offset + begin - range.begin, end - begin),
+                        .block = whole_rows ? ColumnBlock{} : ColumnBlock{slice.whole_col, slice.cols}});
+    }
+  }
+}
+
 void require(const Status& status) {
   if (!status.ok()) throw std::runtime_error(status.error().message());
 }
@@ -36,8 +63,8 @@ void restore_full_weights(TrainingExecutor& executor, CheckpointReader& reader, 
   const std::vector<ParameterEntry>& parameters = executor.inventory().units[static_cast<size_t>(unit)].parameters;
   std::vector<float> values;
   for (size_t p = 0; p < parameters.size(); ++p) {
-    for (int64_t begin = 0; begin < parameters[p].numel(); begin += kPortion) {
-      const int64_t end = std::min(begin + kPortion, parameters[p].numel());
+    for (int64_t begin = 0; begin < parameters[p].whole_numel(); begin += kPortion) {
+      const int64_t end = std::min(begin + kPortion, parameters[p].whole_numel());
       values.resize(static_cast<size_t>(end - begin));
       require(reader.read({"master", parameters[p].name}, DType::kFloat32, begin, end,
                           std::as_writable_bytes(std::span(values))));
@@ -57,22 +84,13 @@ int64_t save_checkpoint(RankSession& session, const CheckpointWriter& writer, co
     for (int unit = 0; unit < executor.inventory().num_units(); ++unit) {
       UnitBuffers& buffers = executor.buffers(unit);
       for (const StateShard& shard : state_shards(buffers, Restore::kEverything)) {
-        for (size_t p = 0; p < buffers.unit().parameters.size(); ++p) {
-          const ShardRange range = buffers.range(static_cast<int>(p));
-          if (range.begin == range.end) continue;
-          const ParameterEntry& entry = buffers.unit().parameters[p];
-          pieces.push_back({{shard.kind, entry.name},
-                            DType::kFloat32,
-                            entry.shape,
-                            range.begin,
-                            range.end,
-                            bytes_of(shard.tensor, range.shard_offset, range.end - range.begin)});
-        }
+        for (size_t p = 0; p < buffers.unit().parameters.size(); ++p)
+          add_pieces(shard, buffers.unit().parameters[p], buffers.range(static_cast<int>(p)), pieces);
       }
     }
   }
   Communicator& communicator = session.communicator();
-  const Group& group = session.groups().data;
+  const Group& group = communicator.world();
   const bool root = group.rank() == 0;
   SaveTicket ticket{.step = run.step, .world_size = group.size(), .nonce = {}};
   if (root) ticket = writer.begin(run.step, group.size());
@@ -99,10 +117,11 @@ void restore_checkpoint(RankSession& session, CheckpointReader& reader, Restore 
     for (const StateShard& shard : state_shards(buffers, what)) {
       const bool done = !executor.options().sharding.shards_params() && std::string_view(shard.kind) == "master";
       for (size_t p = 0; p < buffers.unit().parameters.size() && !done; ++p) {
+        const ParameterEntry& entry = buffers.unit().parameters[p];
         const ShardRange range = buffers.range(static_cast<int>(p));
-        if (range.begin == range.end) continue;
-        require(reader.read({shard.kind, buffers.unit().parameters[p].name}, DType::kFloat32, range.begin, range.end,
-                            bytes_of(shard.tensor, range.shard_offset, range.end - range.begin)));
+        for (const ElementRun& run : element_runs(entry, range.begin, range.end))
+          require(reader.read({shard.kind, entry.name}, DType::kFloat32, run.whole, run.whole + run.count,
+                              bytes_of(shard.tensor, range.shard_offset + run.local - range.begin, run.count)));
       }
     }
   }

@@ -36,18 +36,28 @@ at::Tensor int_tensor(const std::vector<int32_t>& values, int64_t capacity) {
 
 }  // namespace
 
-TrainingExecutor::TrainingExecutor(const ModelSpec& model, const Inventory& inventory, const ExecutorOptions& options)
+TrainingExecutor::TrainingExecutor(const ModelSpec& model, const Inventory& inventory, const ExecutorOptions& options,
+                                   const TensorParallel* tensor)
     : options_(options) {
+  FIVEFOLD_CHECK((tensor != nullptr) == (options.split.size > 1));
   context_.model = &model;
   context_.inventory = &inventory;
   context_.compute = options.sharding.compute;
   context_.loss_chunk = options.loss_chunk;
   context_.threads = options.threads;
+  context_.tensor = tensor;
+  const ParameterEntry& tokens = inventory.units[0].parameters[0];
+  context_.vocabulary_rows = tokens.slices.front().rows;
+  if (tensor != nullptr)
+    context_.vocabulary = {.first = tokens.slices.front().whole_row, .whole = tokens.whole_shape[0]};
   for (int unit = 0; unit < inventory.num_units(); ++unit) {
-    context_.operations.push_back(unit_operations(model, inventory, unit));
+    context_.operations.push_back(unit_operations(model, inventory, unit, options.split));
     buffers_.push_back(std::make_unique<UnitBuffers>(inventory.units[static_cast<size_t>(unit)], options.sharding,
                                                      options.shard, options.optimizer_states));
   }
+  for (int unit = 0; unit < inventory.num_units(); ++unit)
+    counted_.push_back(in_shard(inventory.units[static_cast<size_t>(unit)],
+                                counted_in_norm(inventory.units[static_cast<size_t>(unit)])));
   build_rope_tables(options.sequence);
 }
 
@@ -80,20 +90,35 @@ void TrainingExecutor::initialize_weights(uint64_t seed) {
     const Unit& spec = inventory().units[static_cast<size_t>(unit)];
     for (size_t p = 0; p < spec.parameters.size(); ++p) {
       const ParameterEntry& entry = spec.parameters[p];
-      for (int64_t begin = 0; begin < entry.numel(); begin += kPortion) {
-        const int64_t count = std::min(kPortion, entry.numel() - begin);
-        values.assign(static_cast<size_t>(count), entry.initializer == Initializer::kOnes ? 1.0f : 0.0f);
-        if (entry.initializer == Initializer::kNormal) {
-          fill_normal(seed, random_stream(entry.name), static_cast<uint64_t>(begin), values);
-          for (float& value : values) value *= static_cast<float>(entry.init_std);
+      for (const ElementRun& run : element_runs(entry, 0, entry.numel())) {
+        for (int64_t done = 0; done < run.count; done += kPortion) {
+          const int64_t count = std::min(kPortion, run.count - done);
+          values.assign(static_cast<size_t>(count), entry.initializer == Initializer::kOnes ? 1.0f : 0.0f);
+          if (entry.initializer == Initializer::kNormal) {
+            fill_normal(seed, random_stream(entry.name), static_cast<uint64_t>(run.whole + done), values);
+            for (float& value : values) value *= static_cast<float>(entry.init_std);
+          }
+          set_local(unit, static_cast<int>(p), values, run.local + done);
         }
-        set_parameter(unit, static_cast<int>(p), values, begin);
       }
     }
   }
 }
 
 void TrainingExecutor::set_parameter(int unit, int parameter, std::span<const float> values, int64_t begin) {
+  const ParameterEntry& entry = buffers(unit).unit().parameters[static_cast<size_t>(parameter)];
+  const int64_t end = begin + static_cast<int64_t>(values.size());
+  FIVEFOLD_CHECK(begin >= 0 && end <= entry.whole_numel());
+  for (const ElementRun& run : element_runs(entry, 0, entry.numel())) {
+    const int64_t first = std::max(begin, run.whole), last = std::min(end, run.whole + run.count);
+    if (first >= last) continue;
+    set_local(unit, parameter, values.subspan(static_cast<size_t>(first - begin), static_cast<size_t>(last - first)),
+              run.local + first - run.whole);
+  }
+}
+
+// Elements [begin, begin + values.size()) of what this rank's tensor group position holds of the parameter.
+void TrainingExecutor::set_local(int unit, int parameter, std::span<const float> values, int64_t begin) {
   UnitBuffers& unit_buffers = buffers(unit);
   const ParameterEntry& entry = unit_buffers.unit().parameters[static_cast<size_t>(parameter)];
   const int64_t end = begin + static_cast<int64_t>(values.size());
@@ -142,6 +167,7 @@ Microbatch TrainingExecutor::load(const MicrobatchTokens& tokens) const {
   microbatch.cu_seqlens = int_tensor(tokens.cu_seqlens, options_.max_documents + 1);
   microbatch.stream.resize(buffers_.size());
   microbatch.slots.resize(buffers_.size());
+  microbatch.kept.resize(buffers_.size());
   return microbatch;
 }
 
@@ -172,9 +198,10 @@ double TrainingExecutor::head_loss(int unit, int microbatch, float scale, bool a
   UnitBuffers& owner = inventory().tied_embeddings ? buffers(inventory().embedding()) : buffers(unit);
   const int index =
       inventory().tied_embeddings ? owner.unit().find("tokens.weight") : owner.unit().find("output.weight");
-  const at::Tensor grad = scale > 0 ? owner.weight_grad(index) : at::Tensor();
+  const int64_t rows = context_.vocabulary_rows;
+  const at::Tensor grad = scale > 0 ? owner.weight_grad(index).narrow(0, 0, rows) : at::Tensor();
   return run(unit, microbatch)
-      .loss(owner.weight(index), grad, scale, accumulate && !options_.sharding.transient_grads());
+      .loss(owner.weight(index).narrow(0, 0, rows), grad, scale, accumulate && !options_.sharding.transient_grads());
 }
 
 void TrainingExecutor::loss(int unit, int microbatch, bool accumulate) {
@@ -218,15 +245,61 @@ void TrainingExecutor::set_global_valid_tokens(int64_t tokens) {
 
 double TrainingExecutor::local_squared_grad_norm() {
   double sum = 0;
-  for (const auto& unit_buffers : buffers_) {
-    const at::Tensor grads = unit_buffers->grads_shard();
+  for (size_t unit = 0; unit < buffers_.size(); ++unit) {
+    const at::Tensor grads = buffers_[unit]->grads_shard();
     const at::Tensor scratch =
         allocate(Account::kWorkspace, {kernels::sum_of_squares_scratch_bytes(grads.numel())}, DType::kUint8);
-    visit_dtype(grads, [&]<class T>(std::type_identity<T>) {
-      sum += kernels::sum_of_squares(elements<T>(grads), grads.numel(), scratch.data_ptr(), context_.threads);
-    });
+    for (const PartialRange& range : counted_[unit]) {
+      visit_dtype(grads, [&]<class T>(std::type_identity<T>) {
+        sum += kernels::sum_of_squares(elements<T>(grads) + range.begin, range.end - range.begin, scratch.data_ptr(),
+                                       context_.threads);
+      });
+    }
   }
   return sum;
+}
+
+// The part of ranges of a unit's buffer that lies in this rank's shard, counted from the shard's first element.
+std::vector<PartialRange> TrainingExecutor::in_shard(const Unit& unit, const std::vector<PartialRange>& ranges) const {
+  const int64_t size = unit.shard_numel(options_.sharding.shards), first = size * options_.shard;
+  std::vector<PartialRange> inside;
+  for (const PartialRange& range : ranges) {
+    const int64_t begin = std::max(range.begin, first), end = std::min(range.end, first + size);
+    if (begin < end) inside.push_back({begin - first, end - first});
+  }
+  return inside;
+}
+
+template <class F>
+void TrainingExecutor::for_each_partial(PartialOver over, F&& f) {
+  for (const auto& unit_buffers : buffers_) {
+    const Unit& unit = unit_buffers->unit();
+    for (const PartialRange& range : in_shard(unit, partial_gradients(unit, options_.split, over)))
+      f(unit_buffers->grads_shard().narrow(0, range.begin, range.end - range.begin));
+  }
+}
+
+Buffer TrainingExecutor::pack_partial_grads(PartialOver over) {
+  FIVEFOLD_CHECK(!partial_grads_.defined());
+  int64_t count = 0;
+  for_each_partial(over, [&](const at::Tensor& part) { count += part.numel(); });
+  if (count == 0) return {};
+  partial_grads_ = allocate(Account::kCommBuffers, {count}, options_.sharding.grads);
+  auto* to = static_cast<std::byte*>(partial_grads_.data_ptr());
+  for_each_partial(over, [&](const at::Tensor& part) {
+    std::memcpy(to, part.data_ptr(), part.nbytes());
+    to += part.nbytes();
+  });
+  return as_buffer(partial_grads_, options_.sharding.grads);
+}
+
+void TrainingExecutor::unpack_partial_grads(PartialOver over) {
+  const auto* from = static_cast<const std::byte*>(partial_grads_.data_ptr());
+  for_each_partial(over, [&](const at::Tensor& part) {
+    std::memcpy(part.data_ptr(), from, part.nbytes());
+    from += part.nbytes();
+  });
+  partial_grads_.reset();
 }
 
 void TrainingExecutor::set_grad_norm(double norm) {

@@ -14,6 +14,7 @@
 namespace fivefold {
 
 struct ExecutorOptions {
+  TensorSplit split;  // of `model` and `inventory`
   ShardingPolicy sharding;
   int shard = 0;  // this rank's position in its shard group
   OptimizerStates optimizer_states = OptimizerStates::kMoment1And2;
@@ -26,13 +27,15 @@ struct ExecutorOptions {
 
 class TrainingExecutor final : public StageExecutor {
  public:
-  TrainingExecutor(const ModelSpec& model, const Inventory& inventory, const ExecutorOptions& options);
+  // `model` and `inventory` are the rank's part; `tensor`, its tensor group, is null without tensor parallelism.
+  TrainingExecutor(const ModelSpec& model, const Inventory& inventory, const ExecutorOptions& options,
+                   const TensorParallel* tensor = nullptr);
 
   // ---- set-up ----
   // Draws every parameter from (seed, its name): the same full tensors under any layout.
   void initialize_weights(uint64_t seed);
-  // Gives elements [begin, begin + values.size()) of a parameter, flattened row by row, their values; keeps what this
-  // rank holds. REQUIRES: the range lies in the parameter.
+  // Gives elements [begin, begin + values.size()) of a parameter in full, flattened row by row, their values; keeps
+  // what this rank holds. REQUIRES: the range lies in the parameter.
   void set_parameter(int unit, int parameter, std::span<const float> values, int64_t begin = 0);
   // The working weights become those of the master weights (after the latter were written from outside).
   void refresh_working_weights();
@@ -61,6 +64,8 @@ class TrainingExecutor final : public StageExecutor {
   Buffer params(int unit) override;
   Buffer transient_grads(int unit) override;
   Buffer grads(int unit) override;
+  Buffer pack_partial_grads(PartialOver over) override;
+  void unpack_partial_grads(PartialOver over) override;
   int64_t local_valid_tokens() const override;
   void set_global_valid_tokens(int64_t tokens) override;
   double local_loss_sum() const override { return loss_sum_; }
@@ -73,6 +78,11 @@ class TrainingExecutor final : public StageExecutor {
   const ExecutorOptions& options() const { return options_; }
 
  private:
+  void set_local(int unit, int parameter, std::span<const float> values, int64_t begin);
+  std::vector<PartialRange> in_shard(const Unit& unit, const std::vector<PartialRange>& ranges) const;
+  // Calls f(view of the gradient) for each range of partial gradients in this rank's shards.
+  template <class F>
+  void for_each_partial(PartialOver over, F&& f);
   UnitRun run(int unit, int microbatch);
   double head_loss(int unit, int microbatch, float scale, bool accumulate);
   void build_rope_tables(int64_t positions);
@@ -81,7 +91,9 @@ class TrainingExecutor final : public StageExecutor {
   ExecutorOptions options_;
   ModelContext context_;
   std::vector<std::unique_ptr<UnitBuffers>> buffers_;
+  std::vector<std::vector<PartialRange>> counted_;  // by unit: what of this rank's shard counts in the norm
   std::vector<Microbatch> microbatches_;
+  at::Tensor partial_grads_;  // between pack and unpack
   double loss_sum_ = 0;
   float loss_scale_ = 1;  // 1 / valid tokens of the global batch
   float clip_factor_ = 1;

@@ -14,6 +14,25 @@ struct MicrobatchTokens {
   std::vector<int32_t> cu_seqlens;  // documents end to end over the rows; first 0, last rows * sequence
 };
 
+// Appends tokens that count nowhere to each row until it has `sequence` of them: a document of its own, id 0, no
+// target.
+MicrobatchTokens pad_rows(const MicrobatchTokens& tokens, int64_t sequence);
+
+// What the first part of a layer's backward leaves for the second: of each linear its input and its output's gradient;
+// of norms the weight gradients themselves.
+struct KeptForWeights {
+  struct Product {
+    size_t operation;
+    at::Tensor input, output_gradient;
+  };
+  struct Vector {
+    int parameter;
+    at::Tensor gradient;  // fp32
+  };
+  std::vector<Product> products;
+  std::vector<Vector> vectors;
+};
+
 struct Microbatch {
   int64_t tokens = 0;
   int64_t valid_tokens = 0;
@@ -23,6 +42,7 @@ struct Microbatch {
 
   std::vector<at::Tensor> stream;              // by unit: its output, until its reader's backward frees it
   std::vector<std::vector<at::Tensor>> slots;  // by unit and slot: saved and rebuilt tensors
+  std::vector<KeptForWeights> kept;            // by unit
   at::Tensor stream_gradient;                  // gradient of the residual stream, from the loss down to the embedding
 };
 

@@ -60,6 +60,8 @@ class FindingExecutor final : public StageExecutor {
   Buffer params(int unit) override { return executor_.params(unit); }
   Buffer transient_grads(int unit) override { return executor_.transient_grads(unit); }
   Buffer grads(int unit) override { return executor_.grads(unit); }
+  Buffer pack_partial_grads(PartialOver over) override { return executor_.pack_partial_grads(over); }
+  void unpack_partial_grads(PartialOver over) override { executor_.unpack_partial_grads(over); }
   int64_t local_valid_tokens() const override { return executor_.local_valid_tokens(); }
   void set_global_valid_tokens(int64_t tokens) override { executor_.set_global_valid_tokens(tokens); }
   double local_loss_sum() const override { return executor_.local_loss_sum(); }
@@ -137,7 +139,7 @@ std::string earliest(const std::vector<std::string>& all) {
 
 std::string explain_non_finite(RankSession& session, const std::vector<MicrobatchTokens>& microbatches) {
   session.interpreter().finish_parameter_gathers();
-  session.executor().load_step(microbatches);
+  session.load(microbatches);
   FindingExecutor finder(session.executor());
   {
     Interpreter again(session.communicator(), session.groups(), sharding_policy(session.config()), finder);
@@ -145,7 +147,7 @@ std::string explain_non_finite(RankSession& session, const std::vector<Microbatc
     again.finish_parameter_gathers();
   }
   const auto& finding = finder.finding();
-  return earliest(gather_texts(session.communicator(), session.groups().data,
+  return earliest(gather_texts(session.communicator(), session.communicator().world(),
                                finding ? std::to_string(finding->instruction) + " " + finding->text : ""));
 }
 

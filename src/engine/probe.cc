@@ -15,10 +15,11 @@ namespace {
 
 std::vector<NamedTensor> gather_tensors(RankSession& session, RankSession::State state) {
   std::vector<NamedTensor> tensors;
-  for (int unit = 0; unit < session.executor().inventory().num_units(); ++unit) {
+  const Inventory& inventory = session.whole_inventory();
+  for (int unit = 0; unit < inventory.num_units(); ++unit) {
     const std::vector<float> flat = session.gather(unit, state);
     if (session.communicator().rank() != 0) continue;
-    for (const ParameterEntry& entry : session.executor().inventory().units[static_cast<size_t>(unit)].parameters) {
+    for (const ParameterEntry& entry : inventory.units[static_cast<size_t>(unit)].parameters) {
       const std::span<const float> values(flat.data() + entry.offset, static_cast<size_t>(entry.numel()));
       for (NamedTensor& tensor : to_hub_tensors(entry, values)) tensors.push_back(std::move(tensor));
     }
@@ -31,8 +32,8 @@ uint64_t hash_parameters(RankSession& session) {
   for (int unit = 0; unit < session.executor().inventory().num_units(); ++unit) {
     const std::vector<float> flat = session.gather(unit, RankSession::State::kMaster);
     hash = XXH3_64bits_withSeed(flat.data(), flat.size() * sizeof(float), hash);
-    if (session.executor().options().sharding.shards_params()) continue;
-    // The replicas themselves, not only what the owners hold.
+    if (session.executor().options().sharding.shards_params() || session.groups().tensor) continue;
+    // The replicas themselves, not only what the owners hold; parts of a tensor group are not replicas.
     const Buffer working = session.executor().params(unit);
     hash = XXH3_64bits_withSeed(working.pointer, static_cast<size_t>(working.bytes), hash);
   }
@@ -67,7 +68,7 @@ class RankProbe {
     const bool root = communicator.rank() == 0;
     const auto rank = static_cast<size_t>(communicator.rank());
 
-    communicator.barrier(session.groups().data, Purpose::kControl);
+    communicator.barrier(communicator.world(), Purpose::kControl);
     if (request_.log_allocations) ledger.start_log();
     const StepOutcome first = session.step(microbatches, 0, 0, [](double, double) { return false; });
     if (request_.log_allocations)
@@ -84,7 +85,7 @@ class RankProbe {
       result_.step_seconds.push_back(first.seconds);
     }
     session.interpreter().finish_parameter_gathers();
-    communicator.barrier(session.groups().data, Purpose::kControl);
+    communicator.barrier(communicator.world(), Purpose::kControl);
     ledger.reset_peak();
     measured_step(session, microbatches, communicator, ledger);
     if (request_.updates > 0) finish(session, microbatches, communicator);

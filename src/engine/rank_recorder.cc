@@ -59,7 +59,7 @@ RankRecorder::RankRecorder(RankSession& session, MemoryLedger& ledger, const std
       ledger_(ledger),
       writer_(run_directory, session.communicator().rank()),
       start_(std::chrono::steady_clock::now()) {
-  const Inventory& inventory = session.executor().inventory();
+  const Inventory& inventory = session.whole_inventory();
   RunStart start;
   start.fivefold_version = FIVEFOLD_VERSION;
   start.rank = session.communicator().rank();

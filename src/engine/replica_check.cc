@@ -154,7 +154,7 @@ std::optional<std::string> find_replica_difference(RankSession& session) {
   if (session.groups().data.size() == 1) return std::nullopt;
   session.interpreter().finish_parameter_gathers();
   const std::string mine = ReplicaCheck(session).run();
-  for (const std::string& text : gather_texts(session.communicator(), session.groups().data, mine))
+  for (const std::string& text : gather_texts(session.communicator(), session.communicator().world(), mine))
     if (!text.empty()) return text;
   return std::nullopt;
 }

@@ -36,13 +36,14 @@ RankThread::~RankThread() = default;
 
 namespace {
 
-ExecutorOptions executor_options(const ResolvedConfig& config, int shard) {
+ExecutorOptions executor_options(const ResolvedConfig& config, const TensorSplit& split, int shard) {
   ExecutorOptions options;
+  options.split = split;
   options.sharding = sharding_policy(config);
   options.shard = shard;
   options.optimizer_states = optimizer_states(config.config.optimizer);
   options.optimizer = config.config.optimizer;
-  options.sequence = config.config.batch.sequence;
+  options.sequence = config.padded_sequence;
   options.loss_chunk = config.config.batch.loss_chunk;
   options.max_documents = max_documents(config);
   options.threads = threads_per_rank(config, available_cores());
@@ -55,43 +56,62 @@ Interpreter::Groups make_groups(Communicator& communicator, const RankGrid& grid
     // The lowest member tells groups of one kind apart.
     return communicator.create_group(kind, *std::min_element(members.begin(), members.end()), members);
   };
-  const std::vector<int> data = grid.group(GroupKind::kDpCp, rank);
-  if (policy.zero == 0)
-    return {create(GroupKind::kDpCp, data), create(GroupKind::kShard, {rank}), create(GroupKind::kReplicate, data)};
-  return {create(GroupKind::kDpCp, data), create(GroupKind::kShard, grid.group(GroupKind::kShard, rank)),
-          create(GroupKind::kReplicate, grid.group(GroupKind::kReplicate, rank))};
+  const auto of_grid = [&](GroupKind kind) { return create(kind, grid.group(kind, rank)); };
+  // ZeRO level 0 is one shard, on this rank alone, and its replicas are all data-parallel ranks.
+  const bool shards = policy.zero > 0;
+  Interpreter::Groups groups{
+      .world = communicator.world(),
+      .data = of_grid(GroupKind::kDpCp),
+      .shard = shards ? of_grid(GroupKind::kShard) : create(GroupKind::kShard, {rank}),
+      .replicate = create(GroupKind::kReplicate, grid.group(shards ? GroupKind::kReplicate : GroupKind::kDpCp, rank))};
+  if (grid.degrees().tp > 1) groups.tensor = of_grid(GroupKind::kTp);
+  if (grid.degrees().kv_holders > 1) groups.kv_holders = of_grid(GroupKind::kKvHead);
+  groups.counts_samples = grid.coordinates(rank).tp == 0;
+  return groups;
 }
 
 }  // namespace
 
 RankSession::RankSession(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config,
                          Communicator& communicator)
-    : config_(config),
+    : whole_model_(model),
+      whole_inventory_(inventory),
+      config_(config),
       communicator_(communicator),
       grid_(RankGrid::create(config.degrees).value()),
       coordinates_(grid_.coordinates(communicator.rank())),
       groups_(make_groups(communicator, grid_, sharding_policy(config))),
-      program_(training_program(inventory, config)),
-      evaluation_(evaluation_program(inventory, config)),
-      executor_(model, inventory, executor_options(config, groups_.shard.rank())),
+      part_(rank_part(model, config, communicator.rank())),
+      tensor_(groups_.tensor ? std::optional<TensorParallel>(std::in_place, communicator, *groups_.tensor, part_.split)
+                             : std::nullopt),
+      program_(training_program(part_.inventory, config)),
+      evaluation_(evaluation_program(part_.inventory, config)),
+      executor_(part_.model, part_.inventory, executor_options(config, part_.split, groups_.shard.rank()),
+                tensor_ ? &*tensor_ : nullptr),
       interpreter_(communicator, groups_, sharding_policy(config), executor_) {}
 
 StepOutcome RankSession::step(const std::vector<MicrobatchTokens>& microbatches, double learning_rate, int64_t update,
                               const std::function<bool(double, double)>& accept, bool request_stop) {
   FIVEFOLD_CHECK(static_cast<int64_t>(microbatches.size()) == config_.num_microbatches);
-  executor_.load_step(microbatches);
+  load(microbatches);
   executor_.set_learning_rate(learning_rate, update);
   return interpreter_.run_step(program_, accept, request_stop);
 }
 
+void RankSession::load(const std::vector<MicrobatchTokens>& microbatches) {
+  std::vector<MicrobatchTokens> padded;
+  for (const MicrobatchTokens& tokens : microbatches) padded.push_back(pad_rows(tokens, config_.padded_sequence));
+  executor_.load_step(padded);
+}
+
 RankSession::Evaluation RankSession::evaluate(const MicrobatchTokens& tokens) {
-  executor_.load_step({tokens});
+  load({tokens});
   interpreter_.run_evaluation(evaluation_);
   return {executor_.loss_sum(), executor_.local_valid_tokens()};
 }
 
-std::vector<float> RankSession::gather(int unit, State state) {
-  interpreter_.finish_parameter_gathers();
+// This rank's part in full: what its shard group holds of it.
+std::vector<float> RankSession::gather_shards(int unit, State state) {
   UnitBuffers& buffers = executor_.buffers(unit);
   const AccountScope scope(Account::kOther);
   const at::Tensor shard = state == State::kMaster    ? buffers.master_shard()
@@ -106,6 +126,32 @@ std::vector<float> RankSession::gather(int unit, State state) {
     std::memcpy(values.data(), full.data_ptr(), full.nbytes());
   } else {
     kernels::convert(elements<kernels::BFloat16>(full), values.data(), full.numel(), executor_.options().threads);
+  }
+  return values;
+}
+
+std::vector<float> RankSession::gather(int unit, State state) {
+  interpreter_.finish_parameter_gathers();
+  std::vector<float> own = gather_shards(unit, state);
+  if (!tensor_) return own;
+  const int ranks = part_.split.size;
+  std::vector<float> all(own.size() * static_cast<size_t>(ranks));
+  const auto bytes = static_cast<int64_t>(own.size() * sizeof(float));
+  communicator_.all_gather(*groups_.tensor, {own.data(), bytes, DType::kFloat32, {}},
+                           {all.data(), bytes * ranks, DType::kFloat32, {}}, Purpose::kControl);
+  const Unit& whole = whole_inventory_.units[static_cast<size_t>(unit)];
+  std::vector<float> values(static_cast<size_t>(whole.padded_numel(groups_.shard.size())));
+  for (int rank = 0; rank < ranks; ++rank) {
+    TensorSplit split = part_.split;
+    split.rank = rank;
+    const Unit held = split_unit(whole_model_, whole_inventory_, unit, split);
+    const float* from = all.data() + own.size() * static_cast<size_t>(rank);
+    for (size_t p = 0; p < held.parameters.size(); ++p) {
+      const ParameterEntry& entry = held.parameters[p];
+      for (const ElementRun& run : element_runs(entry, 0, entry.numel()))
+        std::copy_n(from + entry.offset + run.local, run.count,
+                    values.begin() + whole.parameters[p].offset + run.whole);
+    }
   }
   return values;
 }

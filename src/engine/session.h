@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "engine/engine_api.h"
@@ -10,6 +11,7 @@
 #include "runtime/interpreter.h"
 #include "schedule/run_program.h"
 #include "spec/rank_grid.h"
+#include "spec/rank_part.h"
 #include "spec/run_config_resolve.h"
 
 namespace fivefold {
@@ -30,13 +32,15 @@ class RankThread {
 
 class RankSession {
  public:
-  // REQUIRES: validate_engine accepted the configuration.
+  // `model` and `inventory` are those of the whole model. REQUIRES: validate_engine accepted the configuration.
   RankSession(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config,
               Communicator& communicator);
 
   // One optimizer step over this rank's microbatches.
   StepOutcome step(const std::vector<MicrobatchTokens>& microbatches, double learning_rate, int64_t update,
                    const std::function<bool(double, double)>& accept = nullptr, bool request_stop = false);
+  // Gives the executor the microbatches of a step, with rows as long as the layout needs them.
+  void load(const std::vector<MicrobatchTokens>& microbatches);
   // Sum of losses and valid tokens of one microbatch on this rank, without gradients.
   struct Evaluation {
     double loss_sum = 0;
@@ -44,10 +48,12 @@ class RankSession {
   };
   Evaluation evaluate(const MicrobatchTokens& tokens);
 
-  // Gathers a unit's state over the shard group, as fp32, [padded_numel]. Collective: every rank calls it.
+  // A unit's state in full, as fp32, in the layout of the whole inventory's unit, [padded_numel]: gathered over the
+  // shard group and the tensor group. Collective: every rank calls it.
   enum class State : uint8_t { kMaster, kGrads, kMoment1, kMoment2 };
   std::vector<float> gather(int unit, State state);
 
+  const Inventory& whole_inventory() const { return whole_inventory_; }
   TrainingExecutor& executor() { return executor_; }
   Interpreter& interpreter() { return interpreter_; }
   Communicator& communicator() { return communicator_; }
@@ -59,11 +65,17 @@ class RankSession {
   int data_rank() const { return groups_.data.rank(); }
 
  private:
+  std::vector<float> gather_shards(int unit, State state);
+
+  const ModelSpec& whole_model_;
+  const Inventory& whole_inventory_;
   const ResolvedConfig& config_;
   Communicator& communicator_;
   RankGrid grid_;
   Coordinates coordinates_;
   Interpreter::Groups groups_;
+  RankPart part_;
+  std::optional<TensorParallel> tensor_;
   Program program_, evaluation_;
   TrainingExecutor executor_;
   Interpreter interpreter_;

@@ -51,11 +51,15 @@ void UnitBuffers::allocate_transient_grads() {
   const int64_t full = unit_->padded_numel(policy_.shards);
   transient_ = allocate(Account::kUnshardedGrads, {full}, policy_.compute);
   grad_views_ = views(transient_);
-  // What lies between parameters reaches the shard and must add nothing to the norm.
+  // What lies between parameters, and padding of the vocabulary, which nothing writes, reaches the shard and must add
+  // nothing to the norm.
   auto* bytes = static_cast<std::byte*>(transient_.data_ptr());
   const int64_t size = dtype_bytes(policy_.compute);
   for (size_t i = 0; i < unit_->parameters.size(); ++i) {
-    const int64_t end = unit_->parameters[i].offset + unit_->parameters[i].numel();
+    const ParameterEntry& entry = unit_->parameters[i];
+    const ParameterSlice& last = entry.slices.back();
+    const bool padded = entry.split == Split::kVocabulary;
+    const int64_t end = entry.offset + (padded ? (last.row + last.rows) * entry.cols() : entry.numel());
     const int64_t next = i + 1 < unit_->parameters.size() ? unit_->parameters[i + 1].offset : full;
     std::memset(bytes + end * size, 0, static_cast<size_t>((next - end) * size));
   }

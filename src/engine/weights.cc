@@ -42,7 +42,7 @@ Result<HubTensor> find_tensor(const HubFolder& folder, const ParameterEntry& ent
 void copy_part(const HubTensor& tensor, const ParameterEntry& entry, const HubPart& part, std::span<float> packed) {
   // The file need not align its tensors: copy the bytes first.
   const AccountScope scope(Account::kOther);
-  const at::Tensor raw = at::empty({part.rows * entry.cols()}, scalar_type(tensor.info.dtype));
+  const at::Tensor raw = at::empty({part.rows * entry.whole_cols()}, scalar_type(tensor.info.dtype));
   std::memcpy(raw.data_ptr(), tensor.bytes.data(), raw.nbytes());
   const at::Tensor values = raw.to(at::kFloat);
   place_hub_values(entry, part, {elements<float>(values), static_cast<size_t>(values.numel())}, packed);
@@ -62,7 +62,7 @@ Status load_hub_weights(const HubFolder& folder, const Inventory& inventory, Tra
   for (int unit = 0; unit < inventory.num_units(); ++unit) {
     const std::vector<ParameterEntry>& parameters = inventory.units[static_cast<size_t>(unit)].parameters;
     for (size_t p = 0; p < parameters.size(); ++p) {
-      packed.resize(static_cast<size_t>(parameters[p].numel()));
+      packed.resize(static_cast<size_t>(parameters[p].whole_numel()));
       for (const HubPart& part : parameters[p].parts) {
         FIVEFOLD_ASSIGN(const HubTensor tensor, find_tensor(folder, parameters[p], part));
         copy_part(tensor, parameters[p], part, packed);

@@ -34,6 +34,28 @@ void cross_entropy_forward(const CrossEntropy<T>&);
 template <class T>
 void cross_entropy_forward_backward(const CrossEntropy<T>&, float scale);
 
+// A vocabulary that is split over ranks: this one has the logits of columns [first, first + vocab). Each rank takes its
+// statistics of every row, they are gathered, and each then has all losses and the gradient of its columns.
+struct RowStatistics {
+  double log_sum_exp;   // over the rank's columns
+  double target_logit;  // minus infinity when the target is another rank's
+};
+struct SplitVocabulary {
+  int64_t first = 0;                   // the rank's first column; targets are columns of the whole vocabulary
+  int64_t whole = 0;                   // columns of all ranks
+  int ranks = 1;                       // n
+  RowStatistics* own = nullptr;        // [rows], written by cross_entropy_statistics
+  const RowStatistics* all = nullptr;  // [n, rows], read by the other two
+};
+template <class T>
+void cross_entropy_statistics(const CrossEntropy<T>&, const SplitVocabulary&);
+// Losses only.
+template <class T>
+void split_cross_entropy_forward(const CrossEntropy<T>&, const SplitVocabulary&);
+// Losses, and the rank's logits replaced by their gradient.
+template <class T>
+void split_cross_entropy_forward_backward(const CrossEntropy<T>&, const SplitVocabulary&, float scale);
+
 // Sum in fp64, in row order.
 double sum_losses(const float* losses, int64_t rows);
 

@@ -88,6 +88,61 @@ TYPED_TEST(CrossEntropyTest, MatchesTheDefinition) {
   }
 }
 
+// A vocabulary in parts of unequal size, one for each rank, has the losses and the gradient of the whole one.
+TYPED_TEST(CrossEntropyTest, PartsOfTheVocabularyGiveTheWhole) {
+  for (const int ranks : {1, 2, 3, 7}) {
+    for (const double range : {1.0, 30.0, 1000.0}) {
+      Case<TypeParam> whole{.g = {9, 1003, 1003}, .range = range};
+      whole.targets[4] = kIgnoredTarget;
+      const std::vector<TypeParam> logits = whole.logits;
+      cross_entropy_forward_backward(whole.args(), kScale);
+      const int64_t width = (1003 + ranks - 1) / ranks;
+      std::vector<RowStatistics> all(static_cast<size_t>(9 * ranks));
+      std::vector<Case<TypeParam>> parts;
+      std::vector<SplitVocabulary> splits;
+      for (int rank = 0; rank < ranks; ++rank) {
+        const int64_t first = rank * width, count = std::min(width, 1003 - first);
+        parts.push_back({.g = {9, count, width + 2}, .range = 1.0});  // two columns of padding at least
+        Case<TypeParam>& part = parts.back();
+        part.targets = whole.targets;
+        for (int64_t r = 0; r < 9; ++r)
+          std::copy_n(logits.begin() + r * 1003 + first, count, part.logits.begin() + r * (width + 2));
+        splits.push_back(
+            {.first = first, .whole = 1003, .ranks = ranks, .own = all.data() + rank * 9, .all = all.data()});
+        cross_entropy_statistics(part.args(), splits.back());
+      }
+      Values gradient(logits.size()), gradient_error(logits.size());
+      const double unit = (1003 + 104 + 10) * 2 * kUnitF32;
+      for (size_t i = 0; i < logits.size(); ++i) {
+        gradient[i] = to_float(whole.logits[i]);
+        gradient_error[i] = unit * (std::abs(gradient[i]) + kUnitF32) + kUnitF32 * static_cast<double>(kScale);
+      }
+      for (int rank = 0; rank < ranks; ++rank) {
+        Case<TypeParam>& part = parts[static_cast<size_t>(rank)];
+        const SplitVocabulary& split = splits[static_cast<size_t>(rank)];
+        const std::vector<TypeParam> before = part.logits;
+        split_cross_entropy_forward(part.args(), split);
+        EXPECT_TRUE(bytes_of(part.logits) == bytes_of(before));
+        split_cross_entropy_forward_backward(part.args(), split, kScale);
+        for (int64_t r = 0; r < 9; ++r) {
+          const auto row = static_cast<size_t>(r);
+          EXPECT_NEAR(part.losses[row], whole.losses[row], 4 * kUnitF32 * std::max(1.0f, whole.losses[row])) << ranks;
+          for (int64_t c = 0; c < width + 2; ++c) {
+            const double found = to_float(part.logits[static_cast<size_t>(r * (width + 2) + c)]);
+            if (c >= part.g.vocab) {
+              EXPECT_EQ(found, 0.0) << "padding";
+              continue;
+            }
+            const auto at = static_cast<size_t>(r * 1003 + split.first + c);
+            const double rounding = std::is_same_v<TypeParam, float> ? 0 : std::abs(gradient[at]) / 128;
+            EXPECT_NEAR(found, gradient[at], gradient_error[at] + rounding) << ranks << " ranks, row " << r;
+          }
+        }
+      }
+    }
+  }
+}
+
 // Logits 0 and ln 3: probabilities 1/4 and 3/4; the loss of the first is ln 4 = 1.38629436.
 TEST(CrossEntropyByHand, TwoLogits) {
   std::vector<float> logits = {0.0f, 1.0986123f, 50.0f};  // the third column is padding

@@ -1,5 +1,7 @@
 #include "kernels/embedding.h"
 
+#include <algorithm>
+
 #include "kernels/clones.h"
 #include "kernels/parallel.h"
 
@@ -12,16 +14,31 @@ void check_ids(const int32_t* ids, int64_t rows, int64_t table_rows) {
   }
 }
 
+// Ids of the whole table, of which this one is all or a part.
+template <class A>
+void check_table_ids(const A& a) {
+  FIVEFOLD_CHECK(a.whole_rows > 0 ? a.first_id >= 0 && a.first_id + a.table_rows <= a.whole_rows : a.first_id == 0);
+  check_ids(a.ids, a.rows, a.whole_rows > 0 ? a.whole_rows : a.table_rows);
+}
+
+bool is_inside(int64_t id, int64_t first_id, int64_t table_rows) {
+  return id >= first_id && id < first_id + table_rows;
+}
+
 template <class T>
 FIVEFOLD_CLONES void forward_rows(const EmbeddingForward<T>& a, int64_t begin, int64_t end) {
   for (int64_t r = begin; r < end; ++r) {
-    const T* token = a.table + a.ids[r] * a.cols;
     T* out = a.out + r * a.cols;
-    if (a.position_table == nullptr) {
+    const T* position = a.position_table == nullptr ? nullptr : a.position_table + a.positions[r] * a.cols;
+    if (!is_inside(a.ids[r], a.first_id, a.table_rows)) {
+      position == nullptr ? std::fill_n(out, a.cols, T{}) : std::copy_n(position, a.cols, out);
+      continue;
+    }
+    const T* token = a.table + (a.ids[r] - a.first_id) * a.cols;
+    if (position == nullptr) {
 #pragma omp simd
       for (int64_t c = 0; c < a.cols; ++c) out[c] = from_float<T>(a.scale * to_float(token[c]));
     } else {
-      const T* position = a.position_table + a.positions[r] * a.cols;
 #pragma omp simd
       for (int64_t c = 0; c < a.cols; ++c) {
         out[c] = from_float<T>(a.scale * to_float(token[c]) + to_float(position[c]));
@@ -51,13 +68,16 @@ FIVEFOLD_CLONES void write_row(const float* sum, int64_t cols, float scale, Accu
   }
 }
 
-// starts[i] .. starts[i + 1] delimits, in `order`, the rows whose id is i, ascending: a counting sort.
-void sort_rows_by_id(const int32_t* ids, int64_t rows, int64_t table_rows, int32_t* starts, int32_t* order) {
+// starts[i] .. starts[i + 1] delimits, in `order`, the rows whose id is first_id + i, ascending: a counting sort.
+void sort_rows_by_id(const int32_t* ids, int64_t rows, int64_t first_id, int64_t table_rows, int32_t* starts,
+                     int32_t* order) {
   std::fill_n(starts, table_rows + 1, 0);
-  for (int64_t r = 0; r < rows; ++r) ++starts[ids[r] + 1];
+  for (int64_t r = 0; r < rows; ++r)
+    if (is_inside(ids[r], first_id, table_rows)) ++starts[ids[r] - first_id + 1];
   for (int64_t i = 0; i < table_rows; ++i) starts[i + 1] += starts[i];
   // Filling moves each start to its end, which is the next one's start; shifting by one undoes that.
-  for (int64_t r = 0; r < rows; ++r) order[starts[ids[r]]++] = static_cast<int32_t>(r);
+  for (int64_t r = 0; r < rows; ++r)
+    if (is_inside(ids[r], first_id, table_rows)) order[starts[ids[r] - first_id]++] = static_cast<int32_t>(r);
   for (int64_t i = table_rows; i > 0; --i) starts[i] = starts[i - 1];
   starts[0] = 0;
 }
@@ -92,7 +112,7 @@ void backward_tile(const EmbeddingBackward<T>& a, const int32_t* starts, const i
 
 template <class T>
 void embedding_forward(const EmbeddingForward<T>& a) {
-  check_ids(a.ids, a.rows, a.table_rows);
+  check_table_ids(a);
   if (a.position_table != nullptr) check_ids(a.positions, a.rows, a.position_rows);
   for_each_block(a.rows, independent_block_rows(a.cols), a.num_threads,
                  [&](int64_t, int64_t begin, int64_t end) { forward_rows(a, begin, end); });
@@ -100,10 +120,10 @@ void embedding_forward(const EmbeddingForward<T>& a) {
 
 template <class T>
 void embedding_backward(const EmbeddingBackward<T>& a) {
-  check_ids(a.ids, a.rows, a.table_rows);
+  check_table_ids(a);
   int32_t* starts = static_cast<int32_t*>(a.scratch);
   int32_t* order = starts + a.table_rows + 1;
-  sort_rows_by_id(a.ids, a.rows, a.table_rows, starts, order);
+  sort_rows_by_id(a.ids, a.rows, a.first_id, a.table_rows, starts, order);
   const int64_t col_tiles = div_ceil(a.cols, kTileCols);
   const int64_t tiles = div_ceil(a.table_rows, kTileIds) * col_tiles;
   visit_element(a.table_grad.type, [&]<class D>(std::type_identity<D>) {

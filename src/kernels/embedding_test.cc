@@ -86,6 +86,63 @@ TYPED_TEST(Embedding, BackwardAddsTheRowsOfEachId) {
   }
 }
 
+// A table cut into parts of rows: the parts' outputs add up to the whole's, bit for bit since all but one are zero, and
+// each part gets the gradient of its rows.
+TYPED_TEST(Embedding, PartsOfTheTableGiveTheWhole) {
+  const int64_t rows = 90, cols = 37, table_rows = 50;
+  const std::vector<TypeParam> table = random_elements<TypeParam>(table_rows * cols, 1);
+  const std::vector<TypeParam> positions_table = random_elements<TypeParam>(20 * cols, 5);
+  const std::vector<TypeParam> dout = random_elements<TypeParam>(rows * cols, 2);
+  const std::vector<int32_t> ids = random_indices(rows, table_rows, 3), positions = random_indices(rows, 20, 4);
+  std::vector<TypeParam> whole(static_cast<size_t>(rows * cols)), sum(whole.size());
+  std::vector<float> grad(table.size()), part_grad(table.size());
+  const EmbeddingForward<TypeParam> args{.table = table.data(),
+                                         .ids = ids.data(),
+                                         .table_rows = table_rows,
+                                         .position_table = nullptr,
+                                         .positions = positions.data(),
+                                         .position_rows = 20,
+                                         .out = whole.data(),
+                                         .rows = rows,
+                                         .cols = cols};
+  embedding_forward<TypeParam>(args);
+  backward({rows, cols, table_rows}, dout, ids, overwrite(grad.data()), 2);
+  for (const int64_t first : {0, 20, 40}) {
+    const int64_t count = std::min<int64_t>(20, table_rows - first);
+    std::vector<TypeParam> out(whole.size());
+    EmbeddingForward<TypeParam> part = args;
+    part.table = table.data() + first * cols;
+    part.table_rows = count;
+    part.first_id = first;
+    part.whole_rows = table_rows;
+    part.out = out.data();
+    embedding_forward<TypeParam>(part);
+    for (size_t i = 0; i < out.size(); ++i) sum[i] = from_float<TypeParam>(to_float(sum[i]) + to_float(out[i]));
+    part.position_table = positions_table.data();
+    embedding_forward<TypeParam>(part);
+    for (int64_t r = 0; r < rows; ++r) {
+      const auto row = static_cast<size_t>(r);
+      if (ids[row] >= first && ids[row] < first + count) continue;
+      EXPECT_EQ(to_float(out[row * static_cast<size_t>(cols) + 5]),
+                to_float(positions_table[static_cast<size_t>(positions[row] * cols + 5)]));
+    }
+    std::vector<std::byte> scratch(static_cast<size_t>(embedding_backward_scratch_bytes(rows, count)));
+    embedding_backward<TypeParam>({.dout = dout.data(),
+                                   .ids = ids.data(),
+                                   .table_grad = overwrite(part_grad.data() + first * cols),
+                                   .table_rows = count,
+                                   .first_id = first,
+                                   .whole_rows = table_rows,
+                                   .rows = rows,
+                                   .cols = cols,
+                                   .scale = kScale,
+                                   .scratch = scratch.data(),
+                                   .num_threads = 2});
+  }
+  EXPECT_TRUE(bytes_of(sum) == bytes_of(whole));
+  EXPECT_TRUE(bytes_of(part_grad) == bytes_of(grad));
+}
+
 TYPED_TEST(Embedding, ThreadsChangeNoBit) {
   const Geometry g{5000, 300, 90};
   const std::vector<TypeParam> dout = random_elements<TypeParam>(g.rows * g.cols, 1);

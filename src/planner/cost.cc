@@ -3,10 +3,18 @@
 #include <algorithm>
 #include <functional>
 
+#include "planner/rank_view.h"
+#include "planner/tensor_traffic.h"
+
 namespace fivefold {
 namespace {
 
+struct TensorSeconds {
+  double exposed = 0, hidden = 0;
+};
+
 struct UnitSeconds {
+  TensorSeconds tensor_forward, tensor_recompute, tensor_recompute_unused, tensor_backward, tensor_head;
   double forward = 0, recompute = 0, recompute_unused = 0, backward = 0, head = 0;
   double optimizer = 0, accumulate = 0, sum_of_squares = 0;
   double gather = 0, reduce_scatter = 0, all_reduce = 0;
@@ -16,29 +24,35 @@ class UnitTimes {
  public:
   UnitTimes(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config,
             const HardwareSpec& hardware)
-      : model_(model),
+      : part_(model, inventory, config, 0),
         policy_(sharding_policy(config)),
         states_(optimizer_states(config.config.optimizer)),
-        shape_{.tokens = config.config.batch.micro * config.config.batch.sequence,
+        tape_(tape_shape(config)),
+        shape_{.tokens = tape_.tokens,
+               .sequence_parts = tape_.split.sequence_parts(),
                .sequence = config.config.batch.sequence,
                .compute = config.compute},
         rates_(hardware, config.compute, rank_placement(config, hardware)) {
-    const int per_node =
-        hardware.device.cores > 0 ? policy_.shards * policy_.replicas : static_cast<int>(hardware.devices_per_node);
-    shards_per_node_ = std::min(policy_.shards, per_node);
-    replicas_per_node_ = std::max(1, std::min(policy_.replicas, per_node / policy_.shards));
+    const int world = config.degrees.world(), tensor = part_.split().size;
+    const int per_node = hardware.device.cores > 0 ? world : static_cast<int>(hardware.devices_per_node);
+    // Neighbours of a tensor group come first on a node, then those of a shard group.
+    tensor_per_node_ = std::min(tensor, per_node);
+    shards_per_node_ = std::max(1, std::min(policy_.shards, per_node / tensor));
+    replicas_per_node_ = std::max(1, std::min(policy_.replicas, per_node / (tensor * policy_.shards)));
     for (int unit = 0; unit < inventory.num_units(); ++unit) {
       const bool repeats = unit >= 2 && unit < inventory.head() &&
                            model.layers[static_cast<size_t>(unit) - 1] == model.layers[static_cast<size_t>(unit) - 2];
-      seconds_.push_back(repeats ? seconds_.back() : unit_seconds(inventory, unit));
+      seconds_.push_back(repeats ? seconds_.back() : unit_seconds(unit));
     }
-    scalar_all_reduce_ = rates_.collective_seconds(CollectiveKind::kAllReduce, policy_.shards * policy_.replicas,
-                                                   std::min(policy_.shards * policy_.replicas, per_node), 8);
+    scalar_all_reduce_ = rates_.collective_seconds(CollectiveKind::kAllReduce, world, std::min(world, per_node), 16);
+    partial_sums_ = partial_sum_seconds(config);
   }
 
   const UnitSeconds& operator[](int unit) const { return seconds_[static_cast<size_t>(unit)]; }
   const Rates& rates() const { return rates_; }
   double scalar_all_reduce() const { return scalar_all_reduce_; }
+  double partial_sums() const { return partial_sums_; }
+  const Inventory& inventory() const { return part_.inventory(); }
   int num_units() const { return static_cast<int>(seconds_.size()); }
 
  private:
@@ -46,20 +60,48 @@ class UnitTimes {
     double seconds = 0;
     for (int i = 0; i < count; ++i)
       seconds += rates_.operation_seconds(operations.operations[static_cast<size_t>(i)].kind, pass,
-                                          operation_work(model_, unit, operations, i, pass, shape_));
+                                          operation_work(part_.model(), unit, operations, i, pass, shape_));
     return seconds;
   }
 
-  UnitSeconds unit_seconds(const Inventory& inventory, int index) const {
-    const Unit& unit = inventory.units[static_cast<size_t>(index)];
-    const UnitOperations operations = unit_operations(model_, inventory, index);
+  // Collectives of the tensor group in one pass: those that a product of the same operation hides, and the others.
+  TensorSeconds tensor_seconds(const UnitOperations& operations, TapeStep step, const TapeOptions& options = {}) const {
+    TensorSeconds seconds;
+    for (const TensorCall& call : tensor_calls(operations, step, tape_, options))
+      (call.hidden ? seconds.hidden : seconds.exposed) += rates_.collective_seconds(
+          call.kind, part_.split().size, tensor_per_node_, static_cast<double>(call.elements * call.element_bytes));
+    return seconds;
+  }
+
+  double partial_sum_seconds(const ResolvedConfig& config) const {
+    double seconds = 0;
+    for (const PartialOver over : {PartialOver::kTensorGroup, PartialOver::kKvHolders}) {
+      const int64_t bytes = part_.partial_elements(over) * dtype_bytes(policy_.grads);
+      const int ranks = over == PartialOver::kTensorGroup ? part_.split().size : config.degrees.kv_holders;
+      if (bytes > 0)
+        seconds += rates_.collective_seconds(CollectiveKind::kAllReduce, ranks, std::min(ranks, tensor_per_node_),
+                                             static_cast<double>(bytes));
+    }
+    return seconds;
+  }
+
+  UnitSeconds unit_seconds(int index) const {
+    const Unit& unit = part_.inventory().units[static_cast<size_t>(index)];
+    const UnitOperations operations = unit_operations(part_.model(), part_.inventory(), index, part_.split());
     const int count = static_cast<int>(operations.operations.size());
     UnitSeconds s;
     s.backward = pass_seconds(unit, operations, Pass::kBackward, count);
     if (unit.kind == UnitKind::kHead) {
       // The loss's forward is within its kBackward work; the norm's is not.
       s.head = s.backward + pass_seconds(unit, operations, Pass::kForward, 1);
+      s.tensor_head = tensor_seconds(operations, TapeStep::kLoss);
     } else {
+      s.tensor_forward = tensor_seconds(operations, TapeStep::kForward);
+      s.tensor_backward = tensor_seconds(operations, TapeStep::kBackward);
+      if (unit.kind == UnitKind::kLayer) {
+        s.tensor_recompute = tensor_seconds(operations, TapeStep::kRecompute);
+        s.tensor_recompute_unused = tensor_seconds(operations, TapeStep::kRecompute, {.output_unused = true});
+      }
       s.forward = pass_seconds(unit, operations, Pass::kForward, count);
       s.recompute = s.forward;
       s.recompute_unused = pass_seconds(unit, operations, Pass::kForward, num_recomputed_operations(operations, true));
@@ -79,14 +121,15 @@ class UnitTimes {
     return s;
   }
 
-  const ModelSpec& model_;
+  RankView part_;
   ShardingPolicy policy_;
   OptimizerStates states_;
+  TapeShape tape_;
   WorkShape shape_;
   Rates rates_;
-  int shards_per_node_ = 1, replicas_per_node_ = 1;
+  int tensor_per_node_ = 1, shards_per_node_ = 1, replicas_per_node_ = 1;
   std::vector<UnitSeconds> seconds_;
-  double scalar_all_reduce_ = 0;
+  double scalar_all_reduce_ = 0, partial_sums_ = 0;
 };
 
 // One rank's two timelines. Collectives run one after the other in the order in which they are issued.
@@ -138,6 +181,17 @@ class StepClock {
   void wait(const std::vector<double>& arrivals, int unit) {
     add(TimePart::kExposedCommunication, std::max(0.0, arrivals[static_cast<size_t>(unit)] - now_));
   }
+  // A computation with collectives of the tensor group inside. They queue behind what is under way; those that a
+  // product hides cost what they take beyond it, which is at most the computation.
+  void compute(TimePart part, double seconds, const TensorSeconds& tensor) {
+    compute(part, seconds);
+    if (tensor.exposed + tensor.hidden == 0) return;
+    cost_.communication_seconds += tensor.exposed + tensor.hidden;
+    const double queued = std::max(0.0, communication_free_ - now_);
+    add(TimePart::kOverlapSlowdown, std::min(tensor.hidden, seconds) * times_.rates().overlap_share());
+    add(TimePart::kExposedCommunication, queued + tensor.exposed + std::max(0.0, tensor.hidden - seconds));
+    communication_free_ = std::max(communication_free_, now_);
+  }
   void blocking(double seconds) {
     cost_.communication_seconds += seconds;
     add(TimePart::kExposedCommunication, std::max(now_, communication_free_) + seconds - now_);
@@ -161,14 +215,15 @@ class StepClock {
       case Opcode::kWaitParameters:
         return wait(gathers_, unit);
       case Opcode::kForward:
-        return compute(TimePart::kForward, times_[unit].forward);
+        return compute(TimePart::kForward, times_[unit].forward, times_[unit].tensor_forward);
       case Opcode::kRecompute:
-        return compute(TimePart::kRecompute,
-                       instruction.output_unused ? times_[unit].recompute_unused : times_[unit].recompute);
+        return instruction.output_unused
+                   ? compute(TimePart::kRecompute, times_[unit].recompute_unused, times_[unit].tensor_recompute_unused)
+                   : compute(TimePart::kRecompute, times_[unit].recompute, times_[unit].tensor_recompute);
       case Opcode::kLoss:
-        return compute(TimePart::kHead, times_[unit].head);
+        return compute(TimePart::kHead, times_[unit].head, times_[unit].tensor_head);
       case Opcode::kBackward:
-        return compute(TimePart::kBackward, times_[unit].backward);
+        return compute(TimePart::kBackward, times_[unit].backward, times_[unit].tensor_backward);
       case Opcode::kAccumulateGrads:
         return compute(TimePart::kGradients, times_[unit].accumulate);
       case Opcode::kReduceGrads:
@@ -176,9 +231,11 @@ class StepClock {
                      reductions_, observer);
       case Opcode::kWaitReduce:
         return wait(reductions_, unit);
+      case Opcode::kSumPartialGrads:
+        return blocking(times_.partial_sums());
       case Opcode::kGradNorm: {
         for (int i = 0; i < times_.num_units(); ++i) compute(TimePart::kGradients, times_[i].sum_of_squares);
-        return blocking(2 * times_.scalar_all_reduce());  // the loss's sum and the norm's
+        return blocking(times_.scalar_all_reduce());
       }
       case Opcode::kOptimizerStep:
         return compute(TimePart::kOptimizer, times_[unit].optimizer);

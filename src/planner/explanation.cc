@@ -7,6 +7,8 @@
 
 #include "base/integer.h"
 #include "base/text.h"
+#include "planner/rank_view.h"
+#include "spec/rank_grid.h"
 
 namespace fivefold {
 namespace {
@@ -36,8 +38,9 @@ std::string range_name(std::pair<int, int> range) {
 class MemoryLines {
  public:
   MemoryLines(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config)
-      : model_(model),
-        inventory_(inventory),
+      : part_(model, inventory, config, 0),
+        model_(part_.model()),
+        inventory_(part_.inventory()),
         config_(config),
         policy_(sharding_policy(config)),
         shape_(tape_shape(config)) {}
@@ -90,18 +93,18 @@ class MemoryLines {
       const auto layers = static_cast<int64_t>(model_.layers.size());
       const int64_t segments = div_ceil(layers, every);
       add("segment inputs", Account::kActivations,
-          segments * shape_.tokens * model_.hidden * dtype_bytes(shape_.compute),
-          fmt::format("ceil({} layers / {}) x {} tokens x h {} x {} B", layers, every, shape_.tokens, model_.hidden,
-                      dtype_bytes(shape_.compute)));
+          segments * shape_.stream_tokens() * model_.hidden * dtype_bytes(shape_.compute),
+          fmt::format("ceil({} layers / {}) x {} tokens x h {} x {} B", layers, every, shape_.stream_tokens(),
+                      model_.hidden, dtype_bytes(shape_.compute)));
     }
     for (const auto& range : equal_layers(model_)) {
       const int64_t count =
           every > 0 ? std::min<int64_t>(every, range.second - range.first) : range.second - range.first;
-      for (const SavedTensor& tensor :
-           saved_tensors(unit_operations(model_, inventory_, range.first + 1), range_name(range), shape_.compute))
-        add(tensor.name, Account::kActivations, count * shape_.tokens * tensor.bytes_per_token,
+      for (const SavedTensor& tensor : saved_tensors(
+               unit_operations(model_, inventory_, range.first + 1, part_.split()), range_name(range), shape_.compute))
+        add(tensor.name, Account::kActivations, count * saved_bytes(tensor, shape_),
             fmt::format("{} layers{} x {} tokens x {} B", count, every > 0 ? " of a segment at once" : "",
-                        shape_.tokens, tensor.bytes_per_token));
+                        saved_bytes(tensor, shape_) / tensor.bytes_per_token, tensor.bytes_per_token));
     }
   }
 
@@ -120,6 +123,7 @@ class MemoryLines {
           fmt::format("{} elements x {} B, until it is reduced or added", format_count(largest), element));
   }
 
+  const RankView part_;
   const ModelSpec& model_;
   const Inventory& inventory_;
   const ResolvedConfig& config_;
@@ -137,7 +141,7 @@ Explanation explain(const ModelSpec& model, const Inventory& inventory, const Re
   e.ledger = predict_memory(model, inventory, config);
   add_outside_tensors(e.ledger, config, hardware);
   e.capacity = planned_capacity(config, hardware);
-  e.traffic = predict_traffic(inventory, config);
+  e.traffic = predict_traffic(model, inventory, config);
   e.cost = predict_cost(model, inventory, config, hardware);
   e.flops = step_flops(model, inventory, config);
   e.peak_flops_per_s = peak_flops_per_s(config, hardware);
@@ -145,11 +149,14 @@ Explanation explain(const ModelSpec& model, const Inventory& inventory, const Re
   return e;
 }
 
-std::vector<SavedTensor> saved_tensors_by_range(const ModelSpec& model, const Inventory& inventory, DType compute) {
+std::vector<SavedTensor> saved_tensors_by_range(const ModelSpec& model, const Inventory& inventory,
+                                                const ResolvedConfig& config) {
+  const RankView part(model, inventory, config, 0);
   std::vector<SavedTensor> saved;
   for (const auto& range : equal_layers(model))
     for (const SavedTensor& tensor :
-         saved_tensors(unit_operations(model, inventory, range.first + 1), range_name(range), compute))
+         saved_tensors(unit_operations(part.model(), part.inventory(), range.first + 1, part.split()),
+                       range_name(range), config.compute))
       saved.push_back(tensor);
   return saved;
 }
@@ -160,11 +167,22 @@ std::vector<MemoryLine> memory_lines(const ModelSpec& model, const Inventory& in
 
 std::string traffic_formula(const TrafficLine& line, const Inventory& inventory, const ResolvedConfig& config) {
   const ShardingPolicy policy = sharding_policy(config);
-  const int64_t group = line.group == GroupKind::kShard       ? policy.shards
-                        : line.group == GroupKind::kReplicate ? policy.replicas
-                                                              : int64_t{policy.shards} * policy.replicas;
+  const int64_t group = line.group == GroupKind::kShard ? policy.shards
+                        : line.group == GroupKind::kReplicate
+                            ? policy.replicas
+                            : RankGrid::create(config.degrees).value().group_size(line.group);
+  const bool of_tensor_group = line.group == GroupKind::kTp || line.group == GroupKind::kKvHead;
+  if (of_tensor_group && line.purpose == Purpose::kGradients)
+    return fmt::format("2 x ({0} - 1) / {0} of what {0} ranks share and have in parts, x {1} B", group,
+                       dtype_bytes(policy.grads));
+  if (of_tensor_group && line.purpose == Purpose::kLoss)
+    return fmt::format("{} chunks x ({} - 1) x tokens of a chunk x {} B", line.calls, group, kLossStatisticsBytes);
+  if (of_tensor_group)
+    return fmt::format("{0} calls x {1}({2} - 1) / {2} x {3} tokens x h x {4} B", line.calls,
+                       line.kind == CollectiveKind::kAllReduce ? "2 " : "", group, tape_shape(config).tokens,
+                       dtype_bytes(policy.compute));
   if (line.purpose != Purpose::kGradients && line.purpose != Purpose::kParameters)
-    return fmt::format("{} calls x 2 x ({} - 1) x 1 element of 8 B", line.calls, group);
+    return fmt::format("{0} calls x 2 x ({1} - 1) x ceil(2 / {1}) elements of 8 B", line.calls, group);
   const int64_t full = padded_elements(inventory, policy.shards);
   const bool reduces_compute = line.kind == CollectiveKind::kReduceScatter && policy.shards_grads();
   const DType dtype = line.purpose == Purpose::kParameters || reduces_compute ? policy.compute : policy.grads;

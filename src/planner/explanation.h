@@ -30,7 +30,8 @@ Explanation explain(const ModelSpec& model, const Inventory& inventory, const Re
                     const HardwareSpec& hardware);
 
 // Saved tensors of layers that are alike, with the layers' range: "layers.0-31.qkv".
-std::vector<SavedTensor> saved_tensors_by_range(const ModelSpec& model, const Inventory& inventory, DType compute);
+std::vector<SavedTensor> saved_tensors_by_range(const ModelSpec& model, const Inventory& inventory,
+                                                const ResolvedConfig& config);
 
 // What lives between steps, what forward leaves for backward, and the largest transients, each with its formula and
 // numbers. docs/memory.md derives them.

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "planner/memory_replay.h"
+#include "planner/rank_view.h"
 
 namespace fivefold {
 namespace {
@@ -17,14 +18,15 @@ constexpr int kNobody = -1;
 
 class StepReplay {
  public:
-  StepReplay(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config)
-      : model_(model),
-        inventory_(inventory),
+  StepReplay(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config, int rank)
+      : part_(model, inventory, config, rank),
+        model_(part_.model()),
+        inventory_(part_.inventory()),
         config_(config),
         policy_(sharding_policy(config)),
         shape_(tape_shape(config)) {
-    for (int unit = 0; unit < inventory.num_units(); ++unit)
-      operations_.push_back(unit_operations(model, inventory, unit));
+    for (int unit = 0; unit < inventory_.num_units(); ++unit)
+      operations_.push_back(unit_operations(model_, inventory_, unit, part_.split()));
   }
 
   void allocate_persistent() {
@@ -51,6 +53,7 @@ class StepReplay {
   }
 
   const MemoryReplay& memory() const { return memory_; }
+  Program program() const { return training_program(inventory_, config_); }
 
  private:
   int64_t full_bytes(int unit) const {
@@ -65,7 +68,7 @@ class StepReplay {
       const RopeSpec& rope = layer.mixer.rope;
       if (layer.mixer.kind != MixerKind::kAttention || !layer.mixer.has_rope) continue;
       if (distinct.emplace(rope.theta, rope.rotary_dim, static_cast<int>(rope.scaling), rope.factor).second)
-        bytes += 2 * config_.config.batch.sequence * (rope.rotary_dim / 2) * 4;
+        bytes += 2 * config_.padded_sequence * (rope.rotary_dim / 2) * 4;
     }
     return bytes;
   }
@@ -104,6 +107,10 @@ class StepReplay {
       case Opcode::kWaitReduce:
         if (policy_.shards_grads()) memory_.release(transient);
         return;
+      case Opcode::kSumPartialGrads:
+        for (const PartialOver over : {PartialOver::kTensorGroup, PartialOver::kKvHolders})
+          memory_.touch(Account::kCommBuffers, part_.partial_elements(over) * dtype_bytes(policy_.grads));
+        return;
       case Opcode::kCountTokens:
       case Opcode::kWaitCount:
       case Opcode::kWaitParameters:
@@ -116,6 +123,7 @@ class StepReplay {
     }
   }
 
+  const RankView part_;
   const ModelSpec& model_;
   const Inventory& inventory_;
   const ResolvedConfig& config_;
@@ -144,12 +152,12 @@ Ledger predict_memory_shortened(const ModelSpec& model, const Inventory& invento
   return ledger;
 }
 
-Ledger predict_memory(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config) {
-  StepReplay replay(model, inventory, config);
+Ledger predict_memory(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config, int rank) {
+  StepReplay replay(model, inventory, config, rank);
   replay.allocate_persistent();
   Ledger ledger;
   ledger.persistent = replay.memory().live();
-  replay.run(training_program(inventory, config), nullptr);
+  replay.run(replay.program(), nullptr);
   FIVEFOLD_CHECK(replay.memory().live() == ledger.persistent, "a step leaves buffers behind");
   ledger.peak = replay.memory().peak();
   ledger.at_peak = replay.memory().at_peak();
@@ -159,10 +167,10 @@ Ledger predict_memory(const ModelSpec& model, const Inventory& inventory, const 
 }
 
 std::vector<int64_t> memory_timeline(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config) {
-  StepReplay replay(model, inventory, config);
+  StepReplay replay(model, inventory, config, 0);
   replay.allocate_persistent();
   std::vector<int64_t> timeline;
-  replay.run(training_program(inventory, config), [&] { timeline.push_back(replay.memory().live().total()); });
+  replay.run(replay.program(), [&] { timeline.push_back(replay.memory().live().total()); });
   return timeline;
 }
 

@@ -27,8 +27,9 @@ struct Ledger {
   std::string peak_moment;  // the instruction during which it is reached
 };
 
-// Of one rank during a training step; every rank of a data-parallel run has the same.
-Ledger predict_memory(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config);
+// Of one rank during a training step. Ranks of a tensor group differ in the padding of the vocabulary, ranks of a shard
+// group in the partial gradients that lie in their shards; else all have the same.
+Ledger predict_memory(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config, int rank = 0);
 
 // Of the ids, targets, positions and document offsets of one microbatch, which live for the whole step.
 int64_t microbatch_data_bytes(const ResolvedConfig& config);

@@ -141,7 +141,7 @@ TEST(Cases, P17LogitsScaleWithTheChunk) {
 TEST(Cases, P21AttentionKeepsNoScores) {
   const ModelSpec model = named_model("llama-3-8b");
   int64_t sum = 0, of_attention = 0;
-  for (const SavedTensor& tensor : saved_tensors_by_range(model, build_inventory(model), DType::kBFloat16)) {
+  for (const SavedTensor& tensor : saved_tensors_by_range(model, build_inventory(model), resolved(model, {}))) {
     sum += tensor.bytes_per_token;
     if (tensor.name.ends_with("attention.lse")) of_attention += tensor.bytes_per_token;
   }

@@ -2,22 +2,36 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace fivefold {
 
-std::vector<Error> planner_scope(const RunConfig& config) {
+namespace {
+
+// Layers whose tensor-parallel collectives are known: those that the engine runs.
+bool splits(const LayerSpec& layer) {
+  return layer.mixer.kind == MixerKind::kAttention && !layer.mixer.sinks && !layer.mixer.output_gate &&
+         (layer.mlp.kind == MlpKind::kGated || layer.mlp.kind == MlpKind::kPlain) && layer.pre_norm &&
+         !layer.post_norm && !layer.single_norm;
+}
+
+}  // namespace
+
+std::vector<Error> planner_scope(const ModelSpec& model, const RunConfig& config) {
   std::vector<Error> errors;
   const auto refuse = [&](std::string_view key, std::string_view value, std::string_view hint) {
     errors.push_back({std::string(key), fmt::format("{} is not planned: fivefold's engine does not have it", value),
                       fmt::format("use {}", hint)});
   };
   const ParallelConfig& parallel = config.parallel;
-  const std::pair<std::string_view, int> degrees[] = {{"tp", parallel.tp}, {"pp", parallel.pp}, {"vpp", parallel.vpp},
-                                                      {"cp", parallel.cp}, {"ep", parallel.ep}, {"etp", parallel.etp}};
+  const std::pair<std::string_view, int> degrees[] = {
+      {"pp", parallel.pp}, {"vpp", parallel.vpp}, {"cp", parallel.cp}, {"ep", parallel.ep}, {"etp", parallel.etp}};
   for (const auto& [name, degree] : degrees)
     if (degree > 1)
       refuse(fmt::format("parallel.{}", name), fmt::format("{} = {}", name, degree),
-             fmt::format("{} = 1: data parallelism with zero = 0 to 3 is planned", name));
-  if (parallel.sp) refuse("parallel.sp", "sequence parallelism", "sp = false");
+             fmt::format("{} = 1: dp with zero = 0 to 3 and tp with or without sp are planned", name));
+  if (parallel.tp > 1 && !std::all_of(model.layers.begin(), model.layers.end(), splits))
+    refuse("parallel.tp", fmt::format("tp = {} of layers other than attention and a dense MLP", parallel.tp), "tp = 1");
   if (config.method.kind != MethodKind::kFull) refuse("method.kind", to_string(config.method.kind), "kind = full");
   const PrecisionConfig& precision = config.precision;
   if (precision.compute != ComputeKind::kFp32 && precision.compute != ComputeKind::kBf16)
@@ -27,6 +41,14 @@ std::vector<Error> planner_scope(const RunConfig& config) {
   if (precision.optimizer_state != OptimizerStateKind::kFp32)
     refuse("precision.optimizer_state", to_string(precision.optimizer_state), "optimizer_state = fp32");
   if (config.recompute.kind == RecomputeKind::kSelective) refuse("recompute.kind", "selective", "kind = full or none");
+  return errors;
+}
+
+std::vector<Error> search_scope(const ModelSpec& model, const RunConfig& config) {
+  std::vector<Error> errors = planner_scope(model, config);
+  if (config.parallel.tp > 1)
+    errors.push_back({"parallel.tp", fmt::format("the search does not lay out tp = {}", config.parallel.tp),
+                      "use tp = 1, or `fivefold explain` for this layout"});
   return errors;
 }
 

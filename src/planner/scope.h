@@ -5,11 +5,15 @@
 #include <vector>
 
 #include "base/result.h"
+#include "spec/model.h"
 #include "spec/run_config.h"
 
 namespace fivefold {
 
 // Empty: ledger, traffic and cost apply.
-std::vector<Error> planner_scope(const RunConfig& config);
+std::vector<Error> planner_scope(const ModelSpec& model, const RunConfig& config);
+
+// Empty: the search applies, which lays out data-parallel ranks only.
+std::vector<Error> search_scope(const ModelSpec& model, const RunConfig& config);
 
 }  // namespace fivefold

@@ -342,6 +342,7 @@ std::string_view to_string(Wall wall) {
 std::string layout_text(const ResolvedConfig& config) {
   const ParallelConfig& parallel = config.config.parallel;
   std::string text = fmt::format("dp={} zero={}", parallel.dp, parallel.zero);
+  if (parallel.tp > 1) text = fmt::format("tp={}{} {}", parallel.tp, parallel.sp ? " sp" : "", text);
   if (parallel.zero > 0 && parallel.shard_size < parallel.dp)
     text += fmt::format(" shard_size={}", parallel.shard_size);
   text += fmt::format(" micro={} accumulation={}", config.config.batch.micro, config.num_microbatches);
@@ -351,7 +352,8 @@ std::string layout_text(const ResolvedConfig& config) {
 }
 
 Result<SearchResult> search_layouts(const SearchRequest& request) {
-  if (const std::vector<Error> errors = planner_scope(request.base); !errors.empty()) return errors.front();
+  if (const std::vector<Error> errors = search_scope(request.model, request.base); !errors.empty())
+    return errors.front();
   RunConfig probe = request.base;
   probe.parallel.shard_size = 0;
   std::optional<SearchResult> last;

@@ -4,6 +4,8 @@
 #include <tuple>
 
 #include "base/integer.h"
+#include "planner/rank_view.h"
+#include "planner/tensor_traffic.h"
 
 namespace fivefold {
 namespace {
@@ -35,23 +37,44 @@ class TrafficSum {
 
 }  // namespace
 
-std::vector<TrafficLine> predict_traffic(const Inventory& inventory, const ResolvedConfig& config) {
+std::vector<TrafficLine> predict_traffic(const ModelSpec& model, const Inventory& inventory,
+                                         const ResolvedConfig& config, int rank) {
+  const RankView part(model, inventory, config, rank);
   const ShardingPolicy policy = sharding_policy(config);
-  const int64_t shards = policy.shards, replicas = policy.replicas, data = shards * replicas;
+  const int64_t shards = policy.shards, replicas = policy.replicas, world = config.degrees.world();
   const int64_t compute = dtype_bytes(policy.compute), grads = dtype_bytes(policy.grads);
+  const TapeShape shape = tape_shape(config);
   TrafficSum sum;
-  for (const Instruction& instruction : training_program(inventory, config).instructions) {
+  const auto add_tensor = [&](const Instruction& instruction, TapeStep step, const TapeOptions& options) {
+    if (part.split().size == 1) return;
+    const UnitOperations operations = unit_operations(part.model(), part.inventory(), instruction.unit, part.split());
+    for (const TensorCall& call : tensor_calls(operations, step, shape, options))
+      sum.add(call.kind, GroupKind::kTp, call.purpose, call.bytes_sent(part.split().size));
+  };
+  for (const Instruction& instruction : training_program(part.inventory(), config).instructions) {
     const int64_t shard =
-        instruction.unit < 0 ? 0 : inventory.units[static_cast<size_t>(instruction.unit)].shard_numel(shards);
+        instruction.unit < 0 ? 0 : part.inventory().units[static_cast<size_t>(instruction.unit)].shard_numel(shards);
     switch (instruction.op) {
       case Opcode::kCountTokens:
         // The count, and whether a rank wants to stop.
-        sum.add(CollectiveKind::kAllReduce, GroupKind::kDpCp, Purpose::kTokenCount, all_reduce_bytes(data, 2, 8));
+        sum.add(CollectiveKind::kAllReduce, GroupKind::kWorld, Purpose::kTokenCount, all_reduce_bytes(world, 2, 8));
         break;
       case Opcode::kUnshard:
       case Opcode::kGatherParameters:
         sum.add(CollectiveKind::kAllGather, GroupKind::kShard, Purpose::kParameters,
                 shard_bytes(shards, shard, compute));
+        break;
+      case Opcode::kForward:
+        add_tensor(instruction, TapeStep::kForward, {.keep = instruction.keep});
+        break;
+      case Opcode::kRecompute:
+        add_tensor(instruction, TapeStep::kRecompute, {.output_unused = instruction.output_unused});
+        break;
+      case Opcode::kLoss:
+        add_tensor(instruction, TapeStep::kLoss, {});
+        break;
+      case Opcode::kBackward:
+        add_tensor(instruction, TapeStep::kBackward, {});
         break;
       case Opcode::kReduceGrads:
         // Levels 2 and 3 send the microbatch's gradient, level 1 the accumulated one.
@@ -62,9 +85,19 @@ std::vector<TrafficLine> predict_traffic(const Inventory& inventory, const Resol
           sum.add(CollectiveKind::kAllReduce, GroupKind::kReplicate, Purpose::kGradients,
                   all_reduce_bytes(replicas, shard, grads));
         break;
+      case Opcode::kSumPartialGrads:
+        for (const PartialOver over : {PartialOver::kTensorGroup, PartialOver::kKvHolders}) {
+          const int64_t elements = part.partial_elements(over);
+          const bool tensor = over == PartialOver::kTensorGroup;
+          const int64_t ranks = tensor ? part.split().size : config.degrees.kv_holders;
+          if (elements > 0)
+            sum.add(CollectiveKind::kAllReduce, tensor ? GroupKind::kTp : GroupKind::kKvHead, Purpose::kGradients,
+                    all_reduce_bytes(ranks, elements, grads));
+        }
+        break;
       case Opcode::kGradNorm:
-        sum.add(CollectiveKind::kAllReduce, GroupKind::kDpCp, Purpose::kLoss, all_reduce_bytes(data, 1, 8));
-        sum.add(CollectiveKind::kAllReduce, GroupKind::kShard, Purpose::kGradNorm, all_reduce_bytes(shards, 1, 8));
+        // The loss and the squares.
+        sum.add(CollectiveKind::kAllReduce, GroupKind::kWorld, Purpose::kGradNorm, all_reduce_bytes(world, 2, 8));
         break;
       default:
         break;

@@ -17,7 +17,8 @@ struct TrafficLine {
   bool operator==(const TrafficLine&) const = default;
 };
 
-// Sorted by kind, group, purpose. Every rank of a data-parallel run has the same.
-std::vector<TrafficLine> predict_traffic(const Inventory& inventory, const ResolvedConfig& config);
+// Sorted by kind, group, purpose. Ranks differ only in the partial gradients that lie in their shards.
+std::vector<TrafficLine> predict_traffic(const ModelSpec& model, const Inventory& inventory,
+                                         const ResolvedConfig& config, int rank = 0);
 
 }  // namespace fivefold

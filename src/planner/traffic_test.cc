@@ -8,7 +8,7 @@ namespace {
 
 int64_t sent(const ModelSpec& model, const Layout& layout) {
   int64_t bytes = 0;
-  for (const TrafficLine& line : predict_traffic(build_inventory(model), resolved(model, layout)))
+  for (const TrafficLine& line : predict_traffic(model, build_inventory(model), resolved(model, layout)))
     if (line.purpose == Purpose::kGradients || line.purpose == Purpose::kParameters) bytes += line.bytes;
   return bytes;
 }

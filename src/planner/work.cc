@@ -57,8 +57,8 @@ class WorkCounter {
  private:
   double slot_bytes(int slot) const {
     const Slot& s = operations_.slots[static_cast<size_t>(slot)];
-    return static_cast<double>(shape_.tokens) * static_cast<double>(s.width) *
-           static_cast<double>(s.fp32 ? 4 : element_);
+    const int64_t tokens = s.split_by_tp ? shape_.tokens : shape_.tokens / shape_.sequence_parts;
+    return static_cast<double>(tokens) * static_cast<double>(s.width) * static_cast<double>(s.fp32 ? 4 : element_);
   }
 
   OperationWork linear(const Operation& op, bool backward) const {
@@ -88,7 +88,8 @@ class WorkCounter {
 
   // Logits forward; backward the gradients of input and matrix. Cross-entropy reads and writes the logits.
   OperationWork loss(const Operation& op, bool backward) const {
-    const int64_t t = shape_.tokens, h = model_.hidden, v = model_.vocab;
+    const int64_t t = shape_.tokens, h = model_.hidden;
+    const int64_t v = operations_.slots[static_cast<size_t>(op.output)].width;
     OperationWork work;
     work.gemms = {{t, v, h}};
     work.bytes = slot_bytes(op.output);

@@ -35,8 +35,9 @@ struct OperationWork {
 };
 
 struct WorkShape {
-  int64_t tokens = 0;    // of a microbatch on this rank
-  int64_t sequence = 0;  // tokens that attend to one another
+  int64_t tokens = 0;          // of a microbatch on this rank, before sequence parallelism
+  int64_t sequence_parts = 1;  // into which sequence parallelism cuts them outside the linears
+  int64_t sequence = 0;        // tokens that attend to one another
   DType compute = DType::kBFloat16;
 };
 

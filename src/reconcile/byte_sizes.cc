@@ -2,14 +2,17 @@
 
 #include <cstdlib>
 
+#include "planner/rank_view.h"
+
 namespace fivefold {
 
 ByteSizes::ByteSizes(const RunPlan& plan) {
   const ShardingPolicy policy = sharding_policy(plan.config);
   const TapeShape shape = tape_shape(plan.config);
+  const RankView part(plan.model, plan.inventory, plan.config, 0);
   int64_t all_full = 0, all_shards = 0;
-  for (int index = 0; index < plan.inventory.num_units(); ++index) {
-    const Unit& unit = plan.inventory.units[static_cast<size_t>(index)];
+  for (int index = 0; index < part.inventory().num_units(); ++index) {
+    const Unit& unit = part.inventory().units[static_cast<size_t>(index)];
     const int64_t full = unit.padded_numel(policy.shards), shard = full / policy.shards;
     all_full += full;
     all_shards += shard;
@@ -18,17 +21,19 @@ ByteSizes::ByteSizes(const RunPlan& plan) {
     add(full * 4, "fp32 values for the whole of " + unit.name);
     add(shard * dtype_bytes(policy.compute), "the weights' shard" + of_unit);
     add(shard * 4, "fp32 values for the shard" + of_unit);
-    const UnitOperations operations = unit_operations(plan.model, plan.inventory, index);
+    const UnitOperations operations = unit_operations(part.model(), part.inventory(), index, part.split());
     for (const SavedTensor& tensor : saved_tensors(operations, unit.name, shape.compute))
-      add(tensor.bytes_per_token * shape.tokens, "saved tensor " + tensor.name);
+      add(saved_bytes(tensor, shape), "saved tensor " + tensor.name);
     for (const Slot& slot : operations.slots)
-      add(slot.width * shape.tokens * (slot.fp32 ? 4 : dtype_bytes(shape.compute)), "tensor " + slot.name + of_unit);
+      add(slot.width * (slot.split_by_tp ? shape.tokens : shape.stream_tokens()) *
+              (slot.fp32 ? 4 : dtype_bytes(shape.compute)),
+          "tensor " + slot.name + of_unit);
   }
   add(all_full * dtype_bytes(policy.compute), "the weights of all units");
   add(all_full * 4, "fp32 values for all units");
   add(all_shards * 4, "fp32 values for all shards");
   add(12 * shape.tokens, "a microbatch's ids, targets and positions");
-  add(shape.loss_chunk * plan.model.vocab * dtype_bytes(shape.compute), "a chunk of logits");
+  add(shape.loss_chunk * part.model().vocab * dtype_bytes(shape.compute), "a chunk of logits");
 }
 
 void ByteSizes::add(int64_t bytes, const std::string& name) {

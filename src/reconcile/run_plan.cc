@@ -57,7 +57,7 @@ Json time_json(const PlannedTime& time) {
 
 Result<RunPlan> make_run_plan(const ModelSpec& model, const ResolvedConfig& config, int threads,
                               const HardwareSpec* hardware) {
-  const std::vector<Error> outside = planner_scope(config.config);
+  const std::vector<Error> outside = planner_scope(model, config.config);
   if (!outside.empty()) return outside.front();
   RunPlan plan;
   plan.model = model;
@@ -66,7 +66,7 @@ Result<RunPlan> make_run_plan(const ModelSpec& model, const ResolvedConfig& conf
   plan.threads = threads;
   plan.program = training_program(plan.inventory, config);
   plan.ledger = predict_memory(model, plan.inventory, config);
-  plan.traffic = predict_traffic(plan.inventory, config);
+  plan.traffic = predict_traffic(model, plan.inventory, config);
   plan.flops = step_flops(model, plan.inventory, config);
   if (hardware) plan.time = planned_time(plan, *hardware);
   if (hardware) plan.library_bytes = library_bytes(hardware->device, config.compute);

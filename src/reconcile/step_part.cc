@@ -28,6 +28,7 @@ StepPart part_of(Opcode op) {
     case Opcode::kBackward:
       return StepPart::kBackward;
     case Opcode::kAccumulateGrads:
+    case Opcode::kSumPartialGrads:
     case Opcode::kGradNorm:
       return StepPart::kGradients;
     case Opcode::kOptimizerStep:

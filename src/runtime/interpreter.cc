@@ -93,8 +93,8 @@ void Interpreter::wait_all(std::vector<Work>& works) {
 
 // The wish to stop travels with the count, so that all ranks leave the loop after the same step.
 void Interpreter::count_tokens() {
-  counts_ = {executor_.local_valid_tokens(), request_stop_ ? 1 : 0};
-  count_ = communicator_.all_reduce(groups_.data, {counts_.data(), sizeof counts_, DType::kInt64, {}}, Reduction::kSum,
+  counts_ = {groups_.counts_samples ? executor_.local_valid_tokens() : 0, request_stop_ ? 1 : 0};
+  count_ = communicator_.all_reduce(groups_.world, {counts_.data(), sizeof counts_, DType::kInt64, {}}, Reduction::kSum,
                                     Purpose::kTokenCount, async_call());
 }
 
@@ -105,9 +105,25 @@ void Interpreter::wait_count() {
   executor_.set_global_valid_tokens(counts_[0]);
 }
 
-double Interpreter::sum(double value, const Group& group, Purpose purpose) {
-  communicator_.all_reduce(group, {&value, sizeof value, DType::kFloat64, {}}, Reduction::kSum, purpose);
-  return value;
+// Of the ranks that hold the same shard one adds its squares, of those that see the same samples one adds their losses;
+// every rank learns both sums.
+void Interpreter::loss_and_norm() {
+  const bool counts_shard = groups_.replicate.rank() == 0;
+  std::array<double, 2> sums{groups_.counts_samples ? executor_.local_loss_sum() : 0,
+                             counts_shard ? executor_.local_squared_grad_norm() : 0};
+  communicator_.all_reduce(groups_.world, {sums.data(), sizeof sums, DType::kFloat64, {}}, Reduction::kSum,
+                           Purpose::kGradNorm);
+  outcome_.loss = sums[0] / static_cast<double>(std::max<int64_t>(outcome_.valid_tokens, 1));
+  outcome_.grad_norm = std::sqrt(sums[1]);
+  executor_.set_grad_norm(outcome_.grad_norm);
+}
+
+void Interpreter::sum_partial_grads(PartialOver over, const std::optional<Group>& group) {
+  if (!group) return;
+  const Buffer sums = executor_.pack_partial_grads(over);
+  if (sums.bytes == 0) return;
+  communicator_.all_reduce(*group, sums, Reduction::kSum, Purpose::kGradients);
+  executor_.unpack_partial_grads(over);
 }
 
 // Over the shard group into this rank's shard; when nothing follows this step, over the replicas too. Calls of a rank
@@ -190,13 +206,13 @@ void Interpreter::execute(const Instruction& instruction) {
       wait_all(at_unit(reductions_, unit));
       if (sharding_.shards_grads()) executor_.free_transient_grads(unit);
       return;
-    case Opcode::kGradNorm: {
-      const double tokens = static_cast<double>(std::max<int64_t>(outcome_.valid_tokens, 1));
-      outcome_.loss = sum(executor_.local_loss_sum(), groups_.data, Purpose::kLoss) / tokens;
-      outcome_.grad_norm = std::sqrt(sum(executor_.local_squared_grad_norm(), groups_.shard, Purpose::kGradNorm));
-      executor_.set_grad_norm(outcome_.grad_norm);
+    case Opcode::kSumPartialGrads:
+      sum_partial_grads(PartialOver::kTensorGroup, groups_.tensor);
+      sum_partial_grads(PartialOver::kKvHolders, groups_.kv_holders);
       return;
-    }
+    case Opcode::kGradNorm:
+      loss_and_norm();
+      return;
     case Opcode::kOptimizerStep:
       if (outcome_.updated) executor_.optimizer_step(unit);
       return;

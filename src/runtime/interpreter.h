@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "comm/communicator.h"
@@ -32,9 +33,13 @@ struct StepOutcome {
 class Interpreter {
  public:
   struct Groups {
+    Group world;
     Group data;  // dp x cp: all ranks that hold the same weights
     Group shard;
     Group replicate;
+    std::optional<Group> tensor{};      // none without tensor parallelism
+    std::optional<Group> kv_holders{};  // ranks of the tensor group that share a KV head; none: nobody shares
+    bool counts_samples = true;         // of the ranks that see the same samples, the one that counts them
   };
 
   Interpreter(Communicator& communicator, const Groups& groups, const ShardingPolicy& sharding,
@@ -68,7 +73,8 @@ class Interpreter {
   void wait_all(std::vector<Work>& works);
   void count_tokens();
   void wait_count();
-  double sum(double value, const Group& group, Purpose purpose);
+  void sum_partial_grads(PartialOver over, const std::optional<Group>& group);
+  void loss_and_norm();
 
   Communicator& communicator_;
   Groups groups_;

@@ -73,9 +73,11 @@ void run_on_ranks(const Layout& run, const Body& body, const Faults& faults = {}
       if (r / run.shards == rank / run.shards) shard.push_back(r);
       if (r % run.shards == rank % run.shards) replicate.push_back(r);
     }
-    const Interpreter::Groups groups{communicator.create_group(GroupKind::kDpCp, data[0], data),
-                                     communicator.create_group(GroupKind::kShard, shard[0], shard),
-                                     communicator.create_group(GroupKind::kReplicate, replicate[0], replicate)};
+    const Interpreter::Groups groups{
+        .world = communicator.world(),
+        .data = communicator.create_group(GroupKind::kDpCp, data[0], data),
+        .shard = communicator.create_group(GroupKind::kShard, shard[0], shard),
+        .replicate = communicator.create_group(GroupKind::kReplicate, replicate[0], replicate)};
     IntegerExecutor executor(inventory, policy, rank, groups.shard.rank(), faults);
     Interpreter interpreter(communicator, groups, policy, executor);
     body(interpreter, executor, program, communicator);

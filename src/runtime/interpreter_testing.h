@@ -118,6 +118,8 @@ class IntegerExecutor final : public StageExecutor {
   Buffer params(int unit) override { return buffer(at(unit).params); }
   Buffer transient_grads(int unit) override { return buffer(at(unit).transient); }
   Buffer grads(int unit) override { return buffer(at(unit).grads); }
+  Buffer pack_partial_grads(PartialOver) override { return {}; }
+  void unpack_partial_grads(PartialOver) override { FAIL() << "nothing was packed"; }
   int64_t local_valid_tokens() const override { return faults_.valid_tokens * microbatches_; }
   void set_global_valid_tokens(int64_t tokens) override { global_tokens = tokens; }
   double local_loss_sum() const override { return 2.5 * static_cast<double>(faults_.valid_tokens * microbatches_); }

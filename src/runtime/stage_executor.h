@@ -1,11 +1,13 @@
 // StageExecutor: what the runtime needs from an engine to run a Program on one rank: computation on units, and access
-// to the buffers that collectives read and write. It does no communication itself. One thread per object.
+// to the buffers that collectives between units read and write. The collectives of tensor parallelism, which lie inside
+// a unit, are part of its computation. One thread per object.
 #pragma once
 
 #include <cstdint>
 
 #include "comm/communicator.h"
 #include "schedule/program.h"
+#include "spec/tensor_split.h"
 
 namespace fivefold {
 
@@ -30,6 +32,12 @@ class StageExecutor {
   virtual Buffer params(int unit) = 0;            // persistent weights: full, or the shard at ZeRO-3
   virtual Buffer transient_grads(int unit) = 0;
   virtual Buffer grads(int unit) = 0;  // persistent gradient: full, or the shard at ZeRO-2/3
+
+  // ---- gradients that are partial sums over other ranks than data-parallel ones ----
+  // Copies those of this rank's shards, of all units, into one buffer; empty when there are none.
+  virtual Buffer pack_partial_grads(PartialOver over) = 0;
+  // Copies the buffer, now summed, back and frees it. REQUIRES: pack_partial_grads(over) before.
+  virtual void unpack_partial_grads(PartialOver over) = 0;
 
   // ---- scalars of a step ----
   virtual int64_t local_valid_tokens() const = 0;

@@ -25,6 +25,7 @@ class Lowering {
     }
     emit_steps();
     emit_pending_waits();
+    if (options_.sums_partial_grads) emit({.op = Opcode::kSumPartialGrads});
     emit({.op = Opcode::kGradNorm});
     for (int unit = 0; unit < inventory_.num_units(); ++unit) {
       emit({.op = Opcode::kOptimizerStep, .unit = unit});
@@ -230,10 +231,10 @@ Program lower_evaluation(const Inventory& inventory, const LoweringOptions& opti
 
 std::string_view to_string(Opcode op) {
   static constexpr std::string_view kNames[] = {
-      "count_tokens",   "wait_count",       "wait_parameters", "unshard",     "wait_unshard",
-      "reshard",        "forward",          "recompute",       "loss",        "allocate_grads",
-      "backward",       "accumulate_grads", "reduce_grads",    "wait_reduce", "grad_norm",
-      "optimizer_step", "gather_parameters"};
+      "count_tokens", "wait_count",       "wait_parameters",  "unshard",     "wait_unshard",
+      "reshard",      "forward",          "recompute",        "loss",        "allocate_grads",
+      "backward",     "accumulate_grads", "reduce_grads",     "wait_reduce", "sum_partial_grads",
+      "grad_norm",    "optimizer_step",   "gather_parameters"};
   return kNames[static_cast<size_t>(op)];
 }
 

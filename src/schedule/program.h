@@ -30,7 +30,8 @@ enum class Opcode : uint8_t {
   kAccumulateGrads,   // ZeRO-0/1 with wider gradients: add the transient gradient, free it
   kReduceGrads,       // start reducing the unit's gradient (over the shard group, then, last, over the replicas)
   kWaitReduce,        // the reduction is complete; frees the transient gradient (ZeRO-2/3)
-  kGradNorm,          // clipping norm: local sum of squares, all-reduce
+  kSumPartialGrads,   // tensor parallelism: add up what replicated parameters got on each rank of the tensor group
+  kGradNorm,          // clipping norm and loss: local sums, all-reduce
   kOptimizerStep,     // update this rank's shard of the unit
   kGatherParameters,  // ZeRO-1/2: start gathering the updated unit
 };
@@ -53,8 +54,9 @@ struct Program {
 
 struct LoweringOptions {
   ShardingPolicy sharding;
-  int recompute_every = 0;  // layers per recomputed segment; 0: no recompute
-  int prefetch = 1;         // ZeRO-3: compute instructions between the start of a gather and its first use
+  int recompute_every = 0;          // layers per recomputed segment; 0: no recompute
+  int prefetch = 1;                 // ZeRO-3: compute instructions between the start of a gather and its first use
+  bool sums_partial_grads = false;  // tensor parallelism
 };
 
 // Lowers the actions of pipeline rank 0 of a one-stage schedule. REQUIRES: a checked schedule with one stage and chunk.

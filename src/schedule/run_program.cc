@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/integer.h"
+#include "spec/rank_part.h"
 
 namespace fivefold {
 
@@ -22,6 +23,7 @@ LoweringOptions lowering_options(const ResolvedConfig& config) {
   LoweringOptions options;
   options.sharding = sharding_policy(config);
   options.prefetch = config.config.parallel.prefetch;
+  options.sums_partial_grads = config.degrees.tp > 1;
   if (config.config.recompute.kind == RecomputeKind::kFull)
     options.recompute_every = static_cast<int>(config.config.recompute.every);
   return options;
@@ -34,7 +36,9 @@ OptimizerStates optimizer_states(const OptimizerConfig& config) {
 
 int64_t max_documents(const ResolvedConfig& config) {
   const BatchConfig& batch = config.config.batch;
-  return batch.packing == Packing::kDocuments ? batch.micro * batch.sequence : batch.micro;
+  // Tokens of padding are a document of their own at the end of each row.
+  const int64_t padding = config.padded_sequence > batch.sequence ? batch.micro : 0;
+  return padding + (batch.packing == Packing::kDocuments ? batch.micro * batch.sequence : batch.micro);
 }
 
 int threads_per_rank(const ResolvedConfig& config, int cores) {
@@ -44,7 +48,10 @@ int threads_per_rank(const ResolvedConfig& config, int cores) {
 
 TapeShape tape_shape(const ResolvedConfig& config) {
   const BatchConfig& batch = config.config.batch;
-  return {.tokens = batch.micro * batch.sequence, .loss_chunk = batch.loss_chunk, .compute = config.compute};
+  return {.tokens = batch.micro * config.padded_sequence,
+          .split = tensor_split(config, 0),
+          .loss_chunk = batch.loss_chunk,
+          .compute = config.compute};
 }
 
 Program training_program(const Inventory& inventory, const ResolvedConfig& config) {

@@ -22,8 +22,8 @@ constexpr std::string_view kAccountNames[] = {"params",
                                               "other"};
 constexpr std::string_view kCollectiveNames[] = {"all_reduce", "reduce_scatter", "all_gather", "all_to_all",
                                                  "broadcast",  "send",           "recv",       "barrier"};
-constexpr std::string_view kGroupNames[] = {"world", "dp", "dp_cp",     "shard", "replicate", "tp",
-                                            "cp",    "pp", "embedding", "etp",   "ep",        "edp"};
+constexpr std::string_view kGroupNames[] = {"world", "dp",        "dp_cp", "shard", "replicate", "tp",     "cp",
+                                            "pp",    "embedding", "etp",   "ep",    "edp",       "kv_head"};
 constexpr std::string_view kPurposeNames[] = {"gradients",   "parameters", "activations", "activation_gradients",
                                               "token_count", "grad_norm",  "loss",        "control",
                                               "hash"};

@@ -99,8 +99,9 @@ enum class GroupKind : uint8_t {
   kEtp,
   kEp,
   kEdp,
+  kKvHead,  // ranks of a tensor group that share a KV head
 };
-inline constexpr int kNumGroupKinds = 12;
+inline constexpr int kNumGroupKinds = 13;
 
 // Why a collective happens.
 enum class Purpose : uint8_t {

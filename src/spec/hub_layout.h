@@ -1,5 +1,5 @@
-// Between packed parameters and the tensors of a Hub folder: shapes on disk, and rows cut out or put in, transposed
-// where the disk has them so. Pure functions, thread-safe.
+// Between packed parameters, in full, and the tensors of a Hub folder: shapes on disk, and rows cut out or put in,
+// transposed where the disk has them so. Pure functions, thread-safe.
 #pragma once
 
 #include <cstdint>

@@ -7,7 +7,7 @@ namespace {
 
 TEST(HubLayout, CutsRowsAndTransposesWhereTheDiskDoes) {
   ParameterEntry entry;
-  entry.shape = {3, 2};
+  entry.shape = entry.whole_shape = {3, 2};
   entry.parts = {{"q", 0, 1, false}, {"kv", 1, 2, true}};
   const std::vector<float> packed{1, 2, 3, 4, 5, 6};  // rows (1 2) (3 4) (5 6)
   EXPECT_EQ(hub_shape(entry, entry.parts[0]), (std::vector<int64_t>{1, 2}));
@@ -21,7 +21,7 @@ TEST(HubLayout, CutsRowsAndTransposesWhereTheDiskDoes) {
 
 TEST(HubLayout, VectorsAreNeverTransposed) {
   ParameterEntry entry;
-  entry.shape = {3};
+  entry.shape = entry.whole_shape = {3};
   entry.parts = {{"bias", 0, 3, true}};
   EXPECT_EQ(hub_shape(entry, entry.parts[0]), (std::vector<int64_t>{3}));
   EXPECT_EQ(hub_values(entry, entry.parts[0], std::vector<float>{1, 2, 3}), (std::vector<float>{1, 2, 3}));

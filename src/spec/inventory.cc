@@ -38,10 +38,14 @@ class UnitBuilder {
     entry.initializer = initializer;
     return entry;
   }
-  void norm(const std::string& suffix, const NormSpec& spec, int64_t width) {
+  void norm(const std::string& suffix, const NormSpec& spec, int64_t width,
+            ReplicatedGrad grad = ReplicatedGrad::kPartialOfSequence) {
     vector(suffix + ".weight", {{suffix + ".weight", width}}, Split::kReplicated,
-           spec.weight_plus_one ? Initializer::kZeros : Initializer::kOnes);
-    if (spec.bias) vector(suffix + ".bias", {{suffix + ".bias", width}}, Split::kReplicated, Initializer::kZeros);
+           spec.weight_plus_one ? Initializer::kZeros : Initializer::kOnes)
+        .replicated_grad = grad;
+    if (!spec.bias) return;
+    vector(suffix + ".bias", {{suffix + ".bias", width}}, Split::kReplicated, Initializer::kZeros).replicated_grad =
+        grad;
   }
   void linear(const std::string& suffix, const std::vector<Piece>& pieces, int64_t in, Split split, bool bias) {
     std::vector<Piece> weights, biases;
@@ -59,6 +63,8 @@ class UnitBuilder {
     int64_t offset = 0;
     for (ParameterEntry& entry : unit_.parameters) {
       entry.offset = offset;
+      entry.whole_shape = entry.shape;
+      entry.slices = {{.row = 0, .rows = entry.rows(), .whole_row = 0, .cols = entry.cols()}};
       unit_.numel += entry.numel();
       offset = round_up(offset + entry.numel(), kParameterAlignment);
     }
@@ -75,6 +81,7 @@ class UnitBuilder {
     for (const Piece& piece : pieces) {
       FIVEFOLD_CHECK(piece.rows > 0, entry.name);
       entry.parts.push_back({names_.hub_name(unit_.kind, unit_.layer, piece.key), rows, piece.rows, false});
+      entry.pieces.push_back(piece.rows);
       rows += piece.rows;
     }
     // Tables that store a packed tensor whole (GPT-2's c_attn) give every piece the same name: one part.
@@ -97,8 +104,8 @@ void add_attention(UnitBuilder& unit, const MixerSpec& m, int64_t h, const NormS
   if (m.qk_norm) {
     NormSpec head_norm = norm;
     head_norm.bias = false;
-    unit.norm("q_norm", head_norm, m.head_dim);
-    unit.norm("k_norm", head_norm, m.head_dim);
+    unit.norm("q_norm", head_norm, m.head_dim, ReplicatedGrad::kPartial);
+    unit.norm("k_norm", head_norm, m.head_dim, ReplicatedGrad::kPartial);
   }
   if (m.sinks) unit.vector("sinks", {{"sinks", m.num_heads}}, Split::kHeads, Initializer::kZeros);
   unit.linear("out", {{"out", h}}, q, Split::kRow, m.out_bias);
@@ -228,11 +235,18 @@ Unit build_layer(const ModelSpec& model, int64_t index, const HubNames& names) {
 
 }  // namespace
 
-int64_t ParameterEntry::numel() const {
+namespace {
+
+int64_t product(const std::vector<int64_t>& shape) {
   int64_t n = 1;
   for (const int64_t dim : shape) n *= dim;
   return n;
 }
+
+}  // namespace
+
+int64_t ParameterEntry::numel() const { return product(shape); }
+int64_t ParameterEntry::whole_numel() const { return product(whole_shape); }
 
 int64_t Unit::padded_numel(int64_t shards) const { return round_up(aligned_numel, kParameterAlignment * shards); }
 
@@ -248,25 +262,31 @@ int64_t Inventory::num_parameters() const {
   return n;
 }
 
-Inventory build_inventory(const ModelSpec& model) {
+Unit build_unit(const ModelSpec& model, int unit) {
   const HubNames& names = hub_names(model.naming);
-  Inventory inventory;
-  inventory.tied_embeddings = model.tied_embeddings;
-
-  UnitBuilder embedding(UnitKind::kEmbedding, -1, "embedding", names, model.init_std);
-  embedding.matrix("tokens.weight", {{"tokens.weight", model.vocab}}, model.hidden, Split::kVocabulary);
-  if (model.learned_positions)
-    embedding.matrix("positions.weight", {{"positions.weight", model.max_positions}}, model.hidden, Split::kReplicated);
-  inventory.units.push_back(embedding.finish());
-
-  for (size_t i = 0; i < model.layers.size(); ++i)
-    inventory.units.push_back(build_layer(model, static_cast<int64_t>(i), names));
-
+  const int num_layers = static_cast<int>(model.layers.size());
+  FIVEFOLD_CHECK(0 <= unit && unit < num_layers + 2);
+  if (unit == 0) {
+    UnitBuilder embedding(UnitKind::kEmbedding, -1, "embedding", names, model.init_std);
+    embedding.matrix("tokens.weight", {{"tokens.weight", model.vocab}}, model.hidden, Split::kVocabulary);
+    if (model.learned_positions)
+      embedding.matrix("positions.weight", {{"positions.weight", model.max_positions}}, model.hidden,
+                       Split::kReplicated);
+    return embedding.finish();
+  }
+  if (unit <= num_layers) return build_layer(model, unit - 1, names);
   UnitBuilder head(UnitKind::kHead, -1, "head", names, model.init_std);
   head.norm("norm", model.final_norm, model.hidden);
   if (!model.tied_embeddings)
     head.linear("output", {{"output", model.vocab}}, model.hidden, Split::kVocabulary, model.embedding_bias_head);
-  inventory.units.push_back(head.finish());
+  return head.finish();
+}
+
+Inventory build_inventory(const ModelSpec& model) {
+  Inventory inventory;
+  inventory.tied_embeddings = model.tied_embeddings;
+  for (int unit = 0; unit < static_cast<int>(model.layers.size()) + 2; ++unit)
+    inventory.units.push_back(build_unit(model, unit));
   return inventory;
 }
 

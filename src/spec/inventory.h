@@ -22,10 +22,17 @@ inline constexpr int64_t kParameterAlignment = 256;  // elements
 // How a parameter divides over the tensor (or expert-tensor) axis.
 enum class Split : uint8_t {
   kReplicated,
-  kColumn,      // dim 0 (output features)
-  kRow,         // dim 1 (input features)
+  kColumn,      // dim 0 (output features), padded
+  kRow,         // dim 1 (input features), padded
   kVocabulary,  // dim 0, padded
-  kHeads,       // dim 0 by heads: packed QKV
+  kHeads,       // dim 0 by heads: packed QKV; heads fewer than ranks are replicated
+};
+
+// What each rank of a tensor group computes as gradient of a replicated parameter.
+enum class ReplicatedGrad : uint8_t {
+  kWhole,              // all of it: the ranks' gradients are equal
+  kPartialOfSequence,  // under sequence parallelism the part of its tokens, else all of it
+  kPartial,            // the part of its heads
 };
 
 // Which optimizer group: `[optimizer] decay = "matrices"` decays only kMatrix.
@@ -41,11 +48,23 @@ struct HubPart {
   bool transposed = false;  // stored [in, out] on disk (GPT-2)
 };
 
+// A block of a parameter: rows and columns of the whole one that a rank holds (spec/tensor_split.h).
+struct ParameterSlice {
+  int64_t row = 0, rows = 0;        // of the rank's parameter
+  int64_t whole_row = 0;            // the first of them in the whole parameter
+  int64_t cols = 0, whole_col = 0;  // columns from 0 on are these columns of the whole parameter
+  int32_t holders = 1, holder = 0;  // ranks of the tensor group that hold this block, and which of them this is
+};
+
 struct ParameterEntry {
-  std::string name;            // "layers.3.qkv.weight"
-  std::vector<int64_t> shape;  // [out, in] or [n]
-  std::vector<HubPart> parts;  // in row order, covering every row
+  std::string name;                    // "layers.3.qkv.weight"
+  std::vector<int64_t> shape;          // [out, in] or [n], as this rank holds it
+  std::vector<int64_t> whole_shape;    // of the parameter in full; equal to `shape` without tensor parallelism
+  std::vector<ParameterSlice> slices;  // what `shape` holds of `whole_shape`, in row order; the rest is padding
+  std::vector<HubPart> parts;          // in row order, covering every row of the whole parameter
+  std::vector<int64_t> pieces;         // rows of each packed piece: q, k and v; gate and up
   Split split = Split::kReplicated;
+  ReplicatedGrad replicated_grad = ReplicatedGrad::kWhole;
   DecayClass decay = DecayClass::kMatrix;
   Initializer initializer = Initializer::kNormal;
   double init_std = 0.02;  // of kNormal
@@ -56,6 +75,8 @@ struct ParameterEntry {
   int64_t numel() const;
   int64_t rows() const { return shape[0]; }
   int64_t cols() const { return shape.size() > 1 ? shape[1] : 1; }
+  int64_t whole_numel() const;
+  int64_t whole_cols() const { return whole_shape.size() > 1 ? whole_shape[1] : 1; }
 };
 
 enum class UnitKind : uint8_t { kEmbedding, kLayer, kHead };
@@ -85,6 +106,9 @@ struct Inventory {
   int64_t num_parameters() const;  // exact, padding excluded
 };
 
+// Unit `unit` of the model's inventory: 0 the embedding, then the layers, then the head.
+Unit build_unit(const ModelSpec& model, int unit);
+// Every parameter in full; what a tensor-parallel rank holds is split_inventory() of spec/tensor_split.h.
 Inventory build_inventory(const ModelSpec& model);
 
 // The range of a parameter that shard `shard` of `shards` holds, in elements of the parameter (not of the buffer).

@@ -8,7 +8,9 @@ namespace {
 // Builds one unit's operation list. Slots are created in the order in which forward writes them.
 class OperationBuilder {
  public:
-  OperationBuilder(const Unit& unit) : unit_(unit) { ops_.kind = unit.kind; }
+  OperationBuilder(const Unit& unit, const TensorSplit& split) : unit_(unit), cuts_(split.size > 1) {
+    ops_.kind = unit.kind;
+  }
 
   int slot(const std::string& name, int64_t width, Lifetime lifetime, bool split_by_tp) {
     ops_.slots.push_back({name, width, false, lifetime, split_by_tp});
@@ -26,6 +28,10 @@ class OperationBuilder {
     op.bias = unit_.find(name + ".bias");
     op.input = input;
     op.output = output;
+    if (cuts_ && kind == OperationKind::kLinear) {
+      const Split split = unit_.parameters[static_cast<size_t>(op.weight)].split;
+      op.cut = split == Split::kRow ? LinearCut::kRow : LinearCut::kColumn;
+    }
     ops_.operations.push_back(std::move(op));
     return ops_.operations.back();
   }
@@ -50,6 +56,7 @@ class OperationBuilder {
 
  private:
   const Unit& unit_;
+  bool cuts_;
   UnitOperations ops_;
 };
 
@@ -149,10 +156,10 @@ int add_projection(OperationBuilder& b, const LayerSpec& layer, const std::strin
   return out;
 }
 
-UnitOperations layer_operations(const ModelSpec& model, const Unit& unit) {
+UnitOperations layer_operations(const ModelSpec& model, const Unit& unit, const TensorSplit& split) {
   const LayerSpec& layer = model.layers[static_cast<size_t>(unit.layer)];
   const int64_t h = model.hidden;
-  OperationBuilder b(unit);
+  OperationBuilder b(unit, split);
   int stream = b.slot("input", h, Lifetime::kInput, false);
   const auto normed = [&](const std::string& name) {
     if (layer.single_norm) return b.norm("norm", layer.norm, stream, h);
@@ -175,12 +182,13 @@ UnitOperations layer_operations(const ModelSpec& model, const Unit& unit) {
 
 }  // namespace
 
-UnitOperations unit_operations(const ModelSpec& model, const Inventory& inventory, int unit_index) {
+UnitOperations unit_operations(const ModelSpec& model, const Inventory& inventory, int unit_index,
+                               const TensorSplit& split) {
   const Unit& unit = inventory.units[static_cast<size_t>(unit_index)];
-  OperationBuilder b(unit);
+  OperationBuilder b(unit, split);
   switch (unit.kind) {
     case UnitKind::kLayer:
-      return layer_operations(model, unit);
+      return layer_operations(model, unit, split);
     case UnitKind::kEmbedding: {
       const int output = b.slot("output", model.hidden, Lifetime::kOutput, false);
       Operation& op = b.add(OperationKind::kEmbedding, "tokens", -1, output);
@@ -190,7 +198,9 @@ UnitOperations unit_operations(const ModelSpec& model, const Inventory& inventor
     case UnitKind::kHead: {
       const int input = b.slot("input", model.hidden, Lifetime::kInput, false);
       auto stats = b.norm_statistics("norm", model.final_norm);
-      const int logits = b.slot("logits", model.vocab, Lifetime::kRebuilt, true);
+      // One for each row of the vocabulary that this rank holds, padding excluded.
+      const int64_t rows = inventory.units[0].parameters[0].slices.front().rows;
+      const int logits = b.slot("logits", rows, Lifetime::kRebuilt, true);
       Operation& norm = b.add(OperationKind::kNorm, "norm", input, -1);
       norm.extra = std::move(stats);
       b.add(OperationKind::kLoss, "output", input, logits);
@@ -198,6 +208,10 @@ UnitOperations unit_operations(const ModelSpec& model, const Inventory& inventor
     }
   }
   FIVEFOLD_CHECK(false);
+}
+
+int64_t saved_bytes(const SavedTensor& tensor, const TapeShape& shape) {
+  return (tensor.split_by_tp ? shape.tokens : shape.stream_tokens()) * tensor.bytes_per_token;
 }
 
 std::vector<SavedTensor> saved_tensors(const UnitOperations& operations, const std::string& unit_name, DType compute) {

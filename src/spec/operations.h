@@ -11,6 +11,22 @@
 //   activation is overwritten by its gradient, and the one buffer freed; norms add into the one gradient buffer of the
 //   residual stream. A saved buffer is freed after the last backward operation that reads it.
 //   The residual gradient is allocated by the loss and freed by the embedding's backward.
+//   Backward in two parts: the first makes input gradients and keeps, of each linear, its input and its output's
+//   gradient (a copy where that is the residual gradient, which the norms add to) and, of norms, their weight gradients
+//   in fp32; the second makes weight gradients and frees what was kept.
+//
+// Note [Tensor parallelism]
+//   The list is that of one rank's narrower model (spec/tensor_split.h); the collectives are parts of the operations
+//   that need them. Slots that are not split by tensor parallelism have the tokens of this rank's part of the residual
+//   stream: all of them, or under sequence parallelism a t-th.
+//   Column linear: reads all tokens. Under sequence parallelism its input is gathered, forward and again backward; its
+//   input gradient is a partial sum, all-reduced, or reduce-scattered to this rank's tokens.
+//   Row linear: its product is a partial sum, all-reduced, or reduce-scattered; bias and residual are added afterwards.
+//   Under sequence parallelism its output's gradient is gathered.
+//   Embedding: as a row linear. Loss: as a column linear, with the statistics of each chunk's softmax gathered.
+//   Gathered tensors and partial sums of sequence parallelism are communication buffers that live within the operation.
+//   Backward of a column linear has the input's gradient before the weight's, so that its collective is hidden by the
+//   weight's product; it needs both tensors at once.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +34,7 @@
 #include <vector>
 
 #include "spec/inventory.h"
+#include "spec/tensor_split.h"
 
 namespace fivefold {
 
@@ -52,6 +69,9 @@ struct Slot {
   bool split_by_tp = false;  // tensor parallelism divides the width (else only sequence parallelism divides the tokens)
 };
 
+// How tensor parallelism cuts a linear: its output features or its input features.
+enum class LinearCut : uint8_t { kNone, kColumn, kRow };
+
 // Indices are into Unit::parameters (weight, bias, weight2) and UnitOperations::slots; -1: none.
 struct Operation {
   OperationKind kind = OperationKind::kLinear;
@@ -59,6 +79,7 @@ struct Operation {
   int weight = -1, bias = -1, weight2 = -1;
   int input = -1, output = -1, residual = -1;
   std::vector<int> extra;  // further saved slots it writes: statistics, log-sum-exp, copies
+  LinearCut cut = LinearCut::kNone;
 };
 
 struct UnitOperations {
@@ -68,8 +89,11 @@ struct UnitOperations {
   std::vector<Operation> operations;
 };
 
-// Operations of unit `unit` of the inventory.
-UnitOperations unit_operations(const ModelSpec& model, const Inventory& inventory, int unit);
+// Operations of unit `unit` of the inventory. Under tensor parallelism model and inventory are those of the rank.
+UnitOperations unit_operations(const ModelSpec& model, const Inventory& inventory, int unit,
+                               const TensorSplit& split = {});
+
+struct TapeShape;
 
 // A saved tensor as the memory tables show it.
 struct SavedTensor {
@@ -77,6 +101,8 @@ struct SavedTensor {
   int64_t bytes_per_token = 0;
   bool split_by_tp = false;
 };
+// Of a microbatch on this rank. Under sequence parallelism a tensor that is not split has this rank's tokens only.
+int64_t saved_bytes(const SavedTensor& tensor, const TapeShape& shape);
 // What a unit keeps from forward to backward without recompute, its input included.
 std::vector<SavedTensor> saved_tensors(const UnitOperations& operations, const std::string& unit_name, DType compute);
 
@@ -84,9 +110,13 @@ std::vector<SavedTensor> saved_tensors(const UnitOperations& operations, const s
 
 // What a tape depends on beside the unit.
 struct TapeShape {
-  int64_t tokens = 0;        // of a microbatch on this rank
+  int64_t tokens = 0;  // of a microbatch on this rank, before sequence parallelism
+  TensorSplit split;
   int64_t loss_chunk = 512;  // tokens whose logits exist at once
   DType compute = DType::kFloat32;
+
+  // Tokens of the residual stream.
+  int64_t stream_tokens() const { return tokens / split.sequence_parts(); }
 };
 
 enum class Keep : uint8_t {
@@ -95,7 +125,15 @@ enum class Keep : uint8_t {
   kNothing,    // other layers of a recomputed segment, evaluation
 };
 
-enum class TapeStep : uint8_t { kForward, kRecompute, kBackward, kLoss, kEvaluateLoss };
+enum class TapeStep : uint8_t {
+  kForward,
+  kRecompute,
+  kBackward,
+  kBackwardInput,   // the first part of a layer's backward
+  kBackwardWeight,  // and the second
+  kLoss,
+  kEvaluateLoss,
+};
 
 struct TapeOptions {
   Keep keep = Keep::kAll;      // of kForward
@@ -107,6 +145,13 @@ struct TapeOptions {
 inline constexpr int kGradientId = 1000;
 inline constexpr int kStreamGradientId = 2000;
 inline constexpr int kTemporaryId = 3000;
+inline constexpr int kKeptGradientId = 3100;  // + operation: an output gradient that waits for the weight's
+inline constexpr int kKeptVectorId = 3200;    // + parameter: a norm's weight gradient that waits with it
+inline constexpr int kGatheredId = 4000;      // all tokens of a tensor that sequence parallelism cuts
+inline constexpr int kPartialSumId = 4001;    // the same size, before it is scattered
+
+// Bytes of a token's softmax that tensor-parallel ranks exchange: log-sum-exp and target's logit, fp64.
+inline constexpr int64_t kLossStatisticsBytes = 16;
 
 enum class Owner : uint8_t { kThisUnit, kPreviousUnit, kMicrobatch };
 
@@ -118,7 +163,8 @@ struct TapeEvent {
   int64_t bytes = 0;  // of an allocation; a free gives back what was allocated
 };
 
-// REQUIRES: the step exists for the unit's kind (layers: forward, recompute, backward; embedding: forward, backward;
+// REQUIRES: the step exists for the unit's kind (layers: forward, recompute, backward or its parts; embedding: forward,
+// backward;
 // head: loss, evaluate-loss).
 std::vector<TapeEvent> tape(const UnitOperations& operations, TapeStep step, const TapeShape& shape,
                             const TapeOptions& options = {});

@@ -103,6 +103,8 @@ std::vector<int> RankGrid::group(GroupKind kind, int rank) const {
       return strided(rank - c.ep * d.etp, d.etp, size);
     case GroupKind::kEdp:
       return strided(rank - c.edp * d.etp * d.ep, d.etp * d.ep, size);
+    case GroupKind::kKvHead:
+      return strided(rank - c.tp % d.kv_holders, 1, size);
   }
   FIVEFOLD_CHECK(false);
 }
@@ -134,6 +136,8 @@ int RankGrid::group_size(GroupKind kind) const {
       return d.ep;
     case GroupKind::kEdp:
       return edp();
+    case GroupKind::kKvHead:
+      return d.kv_holders;
   }
   FIVEFOLD_CHECK(false);
 }

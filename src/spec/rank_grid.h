@@ -12,6 +12,7 @@ namespace fivefold {
 
 struct Degrees {
   int dp = 1, tp = 1, cp = 1, pp = 1, ep = 1, etp = 1;
+  int kv_holders = 1;  // ranks of a tensor group that share a KV head: t / k when KV heads are fewer than t
   int shard_size = 0;  // ranks over which ZeRO shards (HSDP when smaller than dp * cp); 0: all of dp x cp
 
   int world() const { return dp * tp * cp * pp; }

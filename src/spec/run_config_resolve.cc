@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "base/integer.h"
+#include "spec/tensor_split.h"
 #include "spec/validate.h"
 
 namespace fivefold {
@@ -97,6 +98,7 @@ Result<ResolvedConfig> resolve(const RunConfig& config, const ModelSpec& model) 
                  .pp = parallel.pp,
                  .ep = parallel.ep,
                  .etp = parallel.etp,
+                 .kv_holders = kv_holders(model, parallel.tp),
                  .shard_size = parallel.shard_size};
   resolve_precision(out);
 

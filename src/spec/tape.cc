@@ -13,8 +13,17 @@ class TapeWriter {
 
   int64_t slot_bytes(int slot) const {
     const Slot& s = ops_.slots[static_cast<size_t>(slot)];
-    return shape_.tokens * s.width * (s.fp32 ? 4 : dtype_bytes(shape_.compute));
+    const int64_t tokens = s.split_by_tp ? shape_.tokens : shape_.stream_tokens();
+    return tokens * s.width * (s.fp32 ? 4 : dtype_bytes(shape_.compute));
   }
+  // A slot of the residual stream's width, of all tokens: what sequence parallelism gathers and scatters.
+  int64_t gathered_bytes(int slot) const {
+    return shape_.tokens * ops_.slots[static_cast<size_t>(slot)].width * dtype_bytes(shape_.compute);
+  }
+  bool sequence_parallel() const { return shape_.split.sequence_parts() > 1; }
+  bool tensor_parallel() const { return shape_.split.size > 1; }
+  void allocate_gathered(int id, int slot) { allocate(id, gathered_bytes(slot), Account::kCommBuffers); }
+  void release_gathered(int id) { release(id, Account::kCommBuffers); }
   void allocate(int id, int64_t bytes, Account account = Account::kActivations, Owner owner = Owner::kThisUnit) {
     events_.push_back({true, owner, id, account, bytes});
   }
@@ -30,13 +39,33 @@ class TapeWriter {
   std::vector<TapeEvent> finish() { return std::move(events_); }
 
   void forward(Keep keep, bool input_is_live_after, size_t num_operations);
-  void backward();
+  enum class Part : uint8_t { kBoth, kInput };
+  void backward(Part part);
+  void backward_weight();
   void loss(bool with_backward);
 
  private:
+  void forward_gathered(const Operation& op);
   void backward_linear(const Operation& op);
+  void backward_column_linear(const Operation& op);
+  bool defers() const { return part_ == Part::kInput; }
+  int64_t width(int slot) const { return ops_.slots[static_cast<size_t>(slot)].width; }
+  void keep(int id, Account account = Account::kActivations) { kept_.push_back({id, account}); }
+  bool is_kept(int id) const;
+  void keep_norm_gradient(int parameter, int64_t width);
+  const Operation& writer(int slot) const {
+    return *std::find_if(ops_.operations.begin(), ops_.operations.end(),
+                         [slot](const Operation& op) { return op.output == slot; });
+  }
+
   // Buffer id that holds the gradient of a slot during backward.
   std::map<int, int> gradient_;
+  Part part_ = Part::kBoth;
+  struct Kept {
+    int id;
+    Account account;
+  };
+  std::vector<Kept> kept_;  // until the weights' part
   const UnitOperations& ops_;
   const TapeShape& shape_;
   std::vector<TapeEvent> events_;
@@ -54,6 +83,7 @@ void TapeWriter::forward(Keep keep, bool input_is_live_after, size_t num_operati
   for (size_t i = 0; i < num_operations; ++i) {
     const Operation& op = ops_.operations[i];
     for (const int slot : written(op)) allocate_slot(slot);
+    forward_gathered(op);
     for (int slot = 0; slot < static_cast<int>(ops_.slots.size()); ++slot) {
       if (slot == ops_.output) continue;
       // Last operation of this pass that touches the slot: its writer when nothing reads it.
@@ -70,19 +100,68 @@ void TapeWriter::forward(Keep keep, bool input_is_live_after, size_t num_operati
   }
 }
 
-void TapeWriter::backward_linear(const Operation& op) {
-  const bool rebuilt = lifetime(op.input) == Lifetime::kRebuilt;
-  if (rebuilt) {
-    allocate_slot(op.input);
-    gradient_[op.input] = op.input;
-  } else {
-    allocate(kGradientId + op.input, slot_bytes(op.input));
-    gradient_[op.input] = kGradientId + op.input;
-  }
-  if (op.residual < 0) release(gradient_.at(op.output));
+// The gathered input of a column linear; the partial sum of a row linear or of the embedding.
+void TapeWriter::forward_gathered(const Operation& op) {
+  if (!sequence_parallel()) return;
+  const bool row = op.cut == LinearCut::kRow || op.kind == OperationKind::kEmbedding;
+  if (op.cut != LinearCut::kColumn && !row) return;
+  allocate_gathered(kGatheredId, row ? op.output : op.input);
+  release_gathered(kGatheredId);
 }
 
-void TapeWriter::backward() {
+bool TapeWriter::is_kept(int id) const {
+  return std::any_of(kept_.begin(), kept_.end(), [id](const Kept& kept) { return kept.id == id; });
+}
+
+void TapeWriter::keep_norm_gradient(int parameter, int64_t width) {
+  if (!defers() || parameter < 0) return;
+  allocate(kKeptVectorId + parameter, width * 4);
+  keep(kKeptVectorId + parameter);
+}
+
+void TapeWriter::backward_column_linear(const Operation& op) {
+  const bool rebuilt = lifetime(op.input) == Lifetime::kRebuilt;
+  if (rebuilt) allocate_slot(op.input);
+  if (sequence_parallel() && !defers()) allocate_gathered(kGatheredId, op.input);
+  if (sequence_parallel()) allocate_gathered(kPartialSumId, op.input);
+  allocate(kGradientId + op.input, slot_bytes(op.input));
+  gradient_[op.input] = kGradientId + op.input;
+  if (sequence_parallel()) release_gathered(kPartialSumId);
+  if (defers()) {
+    keep(op.input);
+    keep(gradient_.at(op.output));
+    return;
+  }
+  if (sequence_parallel()) release_gathered(kGatheredId);
+  if (rebuilt) release_slot(op.input);
+  release(gradient_.at(op.output));
+}
+
+void TapeWriter::backward_linear(const Operation& op) {
+  if (op.cut == LinearCut::kColumn) return backward_column_linear(op);
+  const bool gathers = op.cut == LinearCut::kRow && sequence_parallel(), residual = op.residual >= 0;
+  const int output_gradient = kKeptGradientId + static_cast<int>(&op - ops_.operations.data());
+  if (gathers) allocate_gathered(output_gradient, op.output);
+  const bool rebuilt = lifetime(op.input) == Lifetime::kRebuilt;
+  const bool of_norm = rebuilt && writer(op.input).kind == OperationKind::kNorm;
+  if (rebuilt) allocate_slot(op.input);
+  // The gradient takes the place of a rebuilt input, unless both are needed.
+  const bool apart = !rebuilt || (defers() && of_norm);
+  if (apart) allocate(kGradientId + op.input, slot_bytes(op.input));
+  gradient_[op.input] = apart ? kGradientId + op.input : op.input;
+  if (!defers()) {
+    if (gathers) release_gathered(output_gradient);
+    if (!residual) release(gradient_.at(op.output));
+    return;
+  }
+  // The residual gradient goes on changing: it is copied, unless it was gathered.
+  if (residual && !gathers) allocate(output_gradient, slot_bytes(op.output));
+  keep(op.input);
+  keep(residual ? output_gradient : gradient_.at(op.output), gathers ? Account::kCommBuffers : Account::kActivations);
+}
+
+void TapeWriter::backward(Part part) {
+  part_ = part;
   for (size_t i = ops_.operations.size(); i-- > 0;) {
     const Operation& op = ops_.operations[i];
     switch (op.kind) {
@@ -91,10 +170,13 @@ void TapeWriter::backward() {
         break;
       case OperationKind::kGatedActivation:
       case OperationKind::kActivation:
-        release(gradient_.at(op.output));
+        if (!is_kept(op.output)) release(gradient_.at(op.output));
         gradient_[op.input] = op.input;
         break;
       case OperationKind::kQkNorm:
+        // As wide as a head.
+        for (const int parameter : {op.weight, op.weight2})
+          keep_norm_gradient(parameter, width(op.extra[0]) / width(op.extra[1]));
         for (const int slot : op.extra) release_slot(slot);
         break;
       case OperationKind::kRope:
@@ -103,11 +185,13 @@ void TapeWriter::backward() {
         allocate(kGradientId + op.input, slot_bytes(op.input));
         gradient_[op.input] = kGradientId + op.input;
         release(gradient_.at(op.output));
-        release_slot(op.output);
+        if (!is_kept(op.output)) release_slot(op.output);
         for (const int slot : op.extra) release_slot(slot);
         release_slot(op.input);
         break;
       case OperationKind::kNorm:
+        keep_norm_gradient(op.weight, width(op.input));
+        keep_norm_gradient(op.bias, width(op.input));
         release(gradient_.at(op.output));
         for (const int slot : op.extra) release_slot(slot);
         release_slot(op.input);
@@ -116,16 +200,20 @@ void TapeWriter::backward() {
         allocate(kGradientId + op.input, slot_bytes(op.input));
         gradient_[op.input] = kGradientId + op.input;
         for (const int slot : op.extra) release_slot(slot);
-        if (lifetime(op.input) == Lifetime::kSaved) release_slot(op.input);
+        if (lifetime(op.input) == Lifetime::kSaved && !is_kept(op.input)) release_slot(op.input);
         break;
       case OperationKind::kBlock:
         allocate(op.input, slot_bytes(op.input));
         gradient_[op.input] = op.input;
         release(gradient_.at(op.output));
         for (const int slot : op.extra) release_slot(slot);
-        if (lifetime(op.output) == Lifetime::kSaved) release_slot(op.output);
+        if (lifetime(op.output) == Lifetime::kSaved && !is_kept(op.output)) release_slot(op.output);
         break;
       case OperationKind::kEmbedding:
+        if (sequence_parallel()) {
+          allocate_gathered(kGatheredId, op.output);
+          release_gathered(kGatheredId);
+        }
         release(kStreamGradientId, Account::kActivations, Owner::kMicrobatch);
         break;
       case OperationKind::kLoss:
@@ -134,20 +222,53 @@ void TapeWriter::backward() {
   }
 }
 
+// In the order in which the first part kept things; column linears gather their input again.
+void TapeWriter::backward_weight() {
+  backward(Part::kInput);
+  events_.clear();
+  for (size_t i = ops_.operations.size(); i-- > 0;) {
+    const Operation& op = ops_.operations[i];
+    if (op.cut != LinearCut::kColumn || !sequence_parallel()) continue;
+    allocate_gathered(kGatheredId, op.input);
+    release_gathered(kGatheredId);
+  }
+  for (const Kept& kept : kept_) release(kept.id, kept.account);
+}
+
+// With tensor parallelism the statistics of each chunk's softmax travel: those of this rank's columns, and all ranks'.
 void TapeWriter::loss(bool with_backward) {
   const int64_t element = dtype_bytes(shape_.compute), h = ops_.slots[0].width;
   const int64_t chunk = std::min(shape_.loss_chunk, shape_.tokens);
   const Operation& norm = ops_.operations[0];
   for (const int slot : norm.extra) allocate_slot(slot);
   if (with_backward)
-    allocate(kStreamGradientId, shape_.tokens * h * element, Account::kActivations, Owner::kMicrobatch);
+    allocate(kStreamGradientId, shape_.stream_tokens() * h * element, Account::kActivations, Owner::kMicrobatch);
   const int normed = kTemporaryId, logits = ops_.output, losses = kTemporaryId + 1;
-  allocate(normed, chunk * h * element);
+  const int statistics = kTemporaryId + 2, all_statistics = kTemporaryId + 3;
+  if (sequence_parallel()) {
+    allocate(normed, shape_.stream_tokens() * h * element);
+    allocate_gathered(kGatheredId, 0);
+    release(normed);
+    if (with_backward) allocate_gathered(kPartialSumId, 0);
+  } else {
+    allocate(normed, chunk * h * element);
+  }
   allocate(logits, chunk * ops_.slots[static_cast<size_t>(logits)].width * element, Account::kLogits);
   allocate(losses, chunk * 4, Account::kLogits);
-  release(normed);
+  if (tensor_parallel()) {
+    allocate(statistics, chunk * kLossStatisticsBytes, Account::kCommBuffers);
+    allocate(all_statistics, chunk * kLossStatisticsBytes * shape_.split.size, Account::kCommBuffers);
+    release(statistics, Account::kCommBuffers);
+    release(all_statistics, Account::kCommBuffers);
+  }
   release(logits, Account::kLogits);
   release(losses, Account::kLogits);
+  if (sequence_parallel()) {
+    release_gathered(kGatheredId);
+    if (with_backward) release_gathered(kPartialSumId);
+  } else {
+    release(normed);
+  }
   for (const int slot : norm.extra) release_slot(slot);
   release_slot(0);
 }
@@ -175,7 +296,13 @@ std::vector<TapeEvent> tape(const UnitOperations& ops, TapeStep step, const Tape
       break;
     }
     case TapeStep::kBackward:
-      writer.backward();
+      writer.backward(TapeWriter::Part::kBoth);
+      break;
+    case TapeStep::kBackwardInput:
+      writer.backward(TapeWriter::Part::kInput);
+      break;
+    case TapeStep::kBackwardWeight:
+      writer.backward_weight();
       break;
     case TapeStep::kLoss:
       writer.loss(true);

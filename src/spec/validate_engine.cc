@@ -82,16 +82,16 @@ void check_model(const ModelSpec& model, const RunConfig& config, std::vector<Er
 
 void check_layout(const RunConfig& config, std::vector<Error>& errors) {
   const ParallelConfig& parallel = config.parallel;
-  const std::pair<const char*, int> degrees[] = {{"tp", parallel.tp}, {"pp", parallel.pp}, {"vpp", parallel.vpp},
-                                                 {"cp", parallel.cp}, {"ep", parallel.ep}, {"etp", parallel.etp}};
+  const std::pair<const char*, int> degrees[] = {
+      {"pp", parallel.pp}, {"vpp", parallel.vpp}, {"cp", parallel.cp}, {"ep", parallel.ep}, {"etp", parallel.etp}};
   for (const auto& [name, degree] : degrees)
     if (degree > 1)
       errors.push_back({fmt::format("parallel.{}", name), fmt::format("the engine does not run {} = {}", name, degree),
-                        fmt::format("use {} = 1: data parallelism with zero = 0 to 3 runs", name)});
-  if (parallel.sp) errors.push_back({"parallel.sp", "the engine does not run sequence parallelism", "use sp = false"});
-  if (parallel.dp > kMaxLocalRanks)
-    errors.push_back({"parallel.dp", fmt::format("{} ranks are too many threads for one process", parallel.dp),
-                      fmt::format("use dp = {} or fewer", kMaxLocalRanks)});
+                        fmt::format("use {} = 1: dp with zero = 0 to 3 and tp with or without sp run", name)});
+  const int64_t ranks = int64_t{parallel.dp} * parallel.tp;
+  if (ranks > kMaxLocalRanks)
+    errors.push_back({"parallel.dp", fmt::format("{} ranks are too many threads for one process", ranks),
+                      fmt::format("use dp x tp = {} or fewer", kMaxLocalRanks)});
 }
 
 // The engine reduces the gradients it has; a copy in another type for the wire is only planned.

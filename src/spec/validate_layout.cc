@@ -166,6 +166,14 @@ std::vector<Error> layout_notes(const ModelSpec& model, const RunConfig& config)
     notes.push_back({"parallel.tp",
                      fmt::format("the vocabulary of {} is padded to {} rows", model.vocab, resolved.padded_vocab), ""});
   for (const LayerSpec& layer : model.layers) {
+    if (layer.mlp.ffn % parallel.tp == 0) continue;
+    notes.push_back({"parallel.tp",
+                     fmt::format("the MLP's {} columns are padded to {}", layer.mlp.ffn,
+                                 round_up(layer.mlp.ffn, int64_t{parallel.tp})),
+                     ""});
+    break;
+  }
+  for (const LayerSpec& layer : model.layers) {
     if (layer.mixer.kind != MixerKind::kAttention || layer.mixer.num_kv_heads >= parallel.tp) continue;
     notes.push_back({"parallel.tp",
                      fmt::format("{} KV heads: each is on {} ranks", layer.mixer.num_kv_heads,

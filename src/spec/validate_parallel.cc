@@ -13,15 +13,29 @@
 namespace fivefold {
 namespace {
 
-// A number that a degree must divide, and what it counts.
+enum class Rule : uint8_t {
+  kDivide,     // the degree divides the number
+  kReplicate,  // or is a multiple of it: the parts are replicated
+  kPad,        // the number is padded; every rank must have something of it
+};
+
+// A number that a degree cuts, and what it counts.
 struct Divisible {
   int64_t size;
   std::string_view noun;
-  bool may_be_smaller = false;  // a degree that is a multiple of `size` is fine too: the parts are replicated
+  Rule rule = Rule::kDivide;
 };
 
-bool divides(int64_t degree, const Divisible& item) {
-  return item.size % degree == 0 || (item.may_be_smaller && degree % item.size == 0);
+bool cuts(int64_t degree, const Divisible& item) {
+  switch (item.rule) {
+    case Rule::kDivide:
+      return item.size % degree == 0;
+    case Rule::kReplicate:
+      return item.size % degree == 0 || degree % item.size == 0;
+    case Rule::kPad:
+      return (degree - 1) * div_ceil(item.size, degree) < item.size;
+  }
+  FIVEFOLD_CHECK(false);
 }
 
 void add_mixer(const MixerSpec& mixer, std::vector<Divisible>& items) {
@@ -30,7 +44,7 @@ void add_mixer(const MixerSpec& mixer, std::vector<Divisible>& items) {
       return;
     case MixerKind::kAttention:
       items.push_back({mixer.num_heads, "attention heads"});
-      items.push_back({mixer.num_kv_heads, "KV heads", true});
+      items.push_back({mixer.num_kv_heads, "KV heads", Rule::kReplicate});
       return;
     case MixerKind::kLatentAttention:
       items.push_back({mixer.num_heads, "attention heads"});
@@ -41,7 +55,7 @@ void add_mixer(const MixerSpec& mixer, std::vector<Divisible>& items) {
       return;
     case MixerKind::kMamba2:
       items.push_back({mixer.ssm_heads, "heads of the state space layers"});
-      items.push_back({mixer.ssm_groups, "groups of the state space layers", true});
+      items.push_back({mixer.ssm_groups, "groups of the state space layers", Rule::kReplicate});
       return;
   }
 }
@@ -52,9 +66,10 @@ std::vector<Divisible> tensor_parallel_items(const ModelSpec& model) {
   for (const LayerSpec& layer : model.layers) {
     add_mixer(layer.mixer, all);
     if (layer.mlp.kind == MlpKind::kGated || layer.mlp.kind == MlpKind::kPlain)
-      all.push_back({layer.mlp.ffn, "columns of the MLP"});
-    if (layer.mlp.shared_ffn > 0) all.push_back({layer.mlp.shared_ffn, "columns of the shared experts"});
+      all.push_back({layer.mlp.ffn, "columns of the MLP", Rule::kPad});
+    if (layer.mlp.shared_ffn > 0) all.push_back({layer.mlp.shared_ffn, "columns of the shared experts", Rule::kPad});
   }
+  all.push_back({model.vocab, "rows of the vocabulary", Rule::kPad});
   std::vector<Divisible> unique;
   for (const Divisible& item : all) {
     const bool seen = std::any_of(unique.begin(), unique.end(),
@@ -113,13 +128,14 @@ void check_tensor_parallel(const ModelSpec& model, const RunConfig& config, std:
   int64_t most = 1;
   for (const Divisible& item : items) most = std::max(most, item.size);
   const auto legal = [&](int64_t degree) {
-    return std::all_of(items.begin(), items.end(), [&](const Divisible& item) { return divides(degree, item); });
+    return std::all_of(items.begin(), items.end(), [&](const Divisible& item) { return cuts(degree, item); });
   };
   for (const Divisible& item : items) {
-    if (divides(tp, item)) continue;
-    const std::string problem = item.may_be_smaller
-                                    ? fmt::format("{} and {} {}: neither divides the other", tp, item.size, item.noun)
-                                    : fmt::format("{} does not divide {} {}", tp, item.size, item.noun);
+    if (cuts(tp, item)) continue;
+    std::string problem = fmt::format("{} does not divide {} {}", tp, item.size, item.noun);
+    if (item.rule == Rule::kReplicate)
+      problem = fmt::format("{} and {} {}: neither divides the other", tp, item.size, item.noun);
+    if (item.rule == Rule::kPad) problem = fmt::format("{} {} leave some of {} ranks none", item.size, item.noun, tp);
     errors.push_back({"parallel.tp", problem, nearest_degrees("tp", tp, most, legal)});
   }
   if (tp > 1 && has_experts(model) && !config.parallel.sp)

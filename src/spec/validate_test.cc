@@ -98,16 +98,16 @@ TEST(Validate, TensorParallelDividesHeadsAndWidths) {
       {dense_model(),
        {"parallel.tp=3"},
        {"parallel.tp: 3 does not divide 32 attention heads (use tp = 2 or 4)",
-        "parallel.tp: 3 and 8 KV heads: neither divides the other (use tp = 2 or 4)",
-        "parallel.tp: 3 does not divide 14336 columns of the MLP (use tp = 2 or 4)"}},
+        "parallel.tp: 3 and 8 KV heads: neither divides the other (use tp = 2 or 4)"}},
       {dense_model(), {"parallel.tp=64"}, {"parallel.tp: 64 does not divide 32 attention heads (use tp = 32)"}},
       // 24 heads, 6 KV heads: 4 divides the heads, yet a KV head would be on 2/3 of a rank.
       {dense_model({.hidden = 3072, .heads = 24, .kv_heads = 6, .ffn = 12288}),
        {"parallel.tp=4"},
        {"parallel.tp: 4 and 6 KV heads: neither divides the other (use tp = 3 or 6)"}},
-      {dense_model({.ffn = 14337}),
-       {"parallel.tp=2"},
-       {"parallel.tp: 2 does not divide 14337 columns of the MLP (use tp = 1)"}},
+      // 9 columns over 8 ranks: 2 each, and three ranks without any.
+      {dense_model({.ffn = 9}),
+       {"parallel.tp=8"},
+       {"parallel.tp: 9 columns of the MLP leave some of 8 ranks none (use tp = 2)"}},
       {expert_model(),
        {"parallel.tp=2"},
        {"parallel.sp: tp = 2 with experts needs sequence parallelism: tokens reach the experts in shards (set sp = "
@@ -295,6 +295,8 @@ TEST(Validate, NotesSayWhatIsPaddedReplicatedOrUneven) {
             (Messages{"parallel.tp: the vocabulary of 50257 is padded to 50258 rows"}));
   EXPECT_EQ(notes(dense_model({.kv_heads = 2}), {"parallel.tp=8"}),
             (Messages{"parallel.tp: 2 KV heads: each is on 4 ranks"}));
+  EXPECT_EQ(notes(dense_model({.ffn = 14337}), {"parallel.tp=2"}),
+            (Messages{"parallel.tp: the MLP's 14337 columns are padded to 14338"}));
   EXPECT_EQ(notes(dense_model({.layers = 30}), {"parallel.pp=4"}),
             (Messages{"parallel.pp: 30 layers in chunks of 8, 8, 7, 7"}));
   EXPECT_EQ(notes(dense_model(), {"parallel.cp=2", "batch.sequence=1022"}),
@@ -356,20 +358,19 @@ struct WrongSetting {
 
 TEST(Validate, EngineRefusesLayoutsItOnlyPlans) {
   const WrongSetting cases[] = {
-      {"parallel.tp=2",
-       "parallel.tp: the engine does not run tp = 2 (use tp = 1: data parallelism with zero = 0 to 3 runs)"},
       {"parallel.pp=4",
-       "parallel.pp: the engine does not run pp = 4 (use pp = 1: data parallelism with zero = 0 to 3 runs)"},
+       "parallel.pp: the engine does not run pp = 4 (use pp = 1: dp with zero = 0 to 3 and tp with or without sp run)"},
       {"parallel.vpp=2",
-       "parallel.vpp: the engine does not run vpp = 2 (use vpp = 1: data parallelism with zero = 0 to 3 runs)"},
+       "parallel.vpp: the engine does not run vpp = 2 (use vpp = 1: dp with zero = 0 to 3 and tp with or without sp "
+       "run)"},
       {"parallel.cp=2",
-       "parallel.cp: the engine does not run cp = 2 (use cp = 1: data parallelism with zero = 0 to 3 runs)"},
+       "parallel.cp: the engine does not run cp = 2 (use cp = 1: dp with zero = 0 to 3 and tp with or without sp run)"},
       {"parallel.ep=2",
-       "parallel.ep: the engine does not run ep = 2 (use ep = 1: data parallelism with zero = 0 to 3 runs)"},
+       "parallel.ep: the engine does not run ep = 2 (use ep = 1: dp with zero = 0 to 3 and tp with or without sp run)"},
       {"parallel.etp=2",
-       "parallel.etp: the engine does not run etp = 2 (use etp = 1: data parallelism with zero = 0 to 3 runs)"},
-      {"parallel.sp=true", "parallel.sp: the engine does not run sequence parallelism (use sp = false)"},
-      {"parallel.dp=257", "parallel.dp: 257 ranks are too many threads for one process (use dp = 256 or fewer)"},
+       "parallel.etp: the engine does not run etp = 2 (use etp = 1: dp with zero = 0 to 3 and tp with or without sp "
+       "run)"},
+      {"parallel.dp=257", "parallel.dp: 257 ranks are too many threads for one process (use dp x tp = 256 or fewer)"},
       {"method.kind=lora", "method.kind: the engine does not run lora (use kind = full)"},
       {"precision.compute=fp16", "precision.compute: the engine does not run fp16 (use compute = bf16 or fp32)"},
       {"precision.compute=fp8", "precision.compute: the engine does not run fp8 (use compute = bf16 or fp32)"},

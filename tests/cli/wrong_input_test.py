@@ -228,7 +228,6 @@ CASES = [
     ("shard size that does not divide", setting("parallel.shard_size=3"), ["shard_size"]),
     ("heads that tp does not divide", setting("parallel.tp=3"), ["parallel.tp"]),
     ("more stages than layers", setting("parallel.pp=9"), ["parallel.pp"]),
-    ("tensor parallelism is not in the engine yet", setting("parallel.tp=2"), ["parallel.tp", "1"]),
     ("fp8 is not in the engine yet", setting("precision.compute=fp8"), ["precision.compute"]),
     ("LoRA is not in the engine yet", setting("method.kind=lora"), ["method.kind", "full"]),
     ("another backend", setting("comm.backend=nccl"), ["comm.backend", "local"]),

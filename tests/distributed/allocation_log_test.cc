@@ -9,6 +9,8 @@
 #include <tuple>
 
 #include "schedule/run_program.h"
+#include "spec/rank_grid.h"
+#include "spec/rank_part.h"
 #include "support/tiny_model.h"
 
 namespace fivefold::testing {
@@ -28,10 +30,14 @@ std::ostream& operator<<(std::ostream& out, const Event& event) {
 // What the step should do to the allocator, with the instruction that each event belongs to.
 class ExpectedLog {
  public:
-  ExpectedLog(const ModelSpec& model, const ResolvedConfig& config)
-      : inventory_(build_inventory(model)), policy_(sharding_policy(config)), shape_(tape_shape(config)) {
+  ExpectedLog(const ModelSpec& model, const ResolvedConfig& config, int rank)
+      : part_(rank_part(model, config, rank)),
+        inventory_(part_.inventory),
+        policy_(sharding_policy(config)),
+        shape_(tape_shape(config)),
+        shard_(RankGrid::create(config.degrees).value().coordinates(rank).shard) {
     for (int unit = 0; unit < inventory_.num_units(); ++unit)
-      operations_.push_back(unit_operations(model, inventory_, unit));
+      operations_.push_back(unit_operations(part_.model, inventory_, unit, part_.split));
     for (const Instruction& instruction : training_program(inventory_, config).instructions) add(instruction);
     EXPECT_TRUE(live_.empty()) << "the step leaves buffers behind";
   }
@@ -41,7 +47,7 @@ class ExpectedLog {
  private:
   // Unit (-1: the microbatch), microbatch (-1: the unit's flat buffers), buffer.
   using Key = std::tuple<int, int, int>;
-  static constexpr int kUnsharded = -1, kTransientGrads = -2;
+  static constexpr int kUnsharded = -1, kTransientGrads = -2, kPartialGrads = -3;
 
   void allocate(const Key& key, Account account, int64_t bytes) {
     ASSERT_TRUE(live_.emplace(key, Event{false, account, bytes}).second) << moment_;
@@ -98,14 +104,31 @@ class ExpectedLog {
       case Opcode::kBackward:
         play(i, TapeStep::kBackward);
         break;
+      case Opcode::kSumPartialGrads:
+        sum_partial_grads(PartialOver::kTensorGroup);
+        sum_partial_grads(PartialOver::kKvHolders);
+        break;
       default:
         break;
     }
   }
+  void sum_partial_grads(PartialOver over) {
+    int64_t elements = 0;
+    for (const Unit& unit : inventory_.units) {
+      const int64_t size = unit.shard_numel(policy_.shards), begin = policy_.shards > 1 ? size * shard_ : 0;
+      for (const PartialRange& range : partial_gradients(unit, part_.split, over))
+        elements += std::max<int64_t>(0, std::min(range.end, begin + size) - std::max(range.begin, begin));
+    }
+    if (elements == 0) return;
+    allocate({-1, -1, kPartialGrads}, Account::kCommBuffers, elements * dtype_bytes(policy_.grads));
+    release({-1, -1, kPartialGrads});
+  }
 
-  Inventory inventory_;
+  RankPart part_;
+  const Inventory& inventory_;
   ShardingPolicy policy_;
   TapeShape shape_;
+  int shard_;
   std::vector<UnitOperations> operations_;
   std::map<Key, Event> live_;
   std::vector<Event> events_;
@@ -138,10 +161,10 @@ void compare(TinyKind kind, const Layout& layout, const std::vector<std::string>
   request.log_allocations = true;
   request.want_gradients = false;
   const ProbeResult result = probe(request);
-  const ExpectedLog log(model, request.config);
-  const std::vector<Event> expected = canonical(log.events());
   for (size_t rank = 0; rank < result.memory.size(); ++rank) {
     SCOPED_TRACE("rank " + std::to_string(rank));
+    const ExpectedLog log(model, request.config, static_cast<int>(rank));
+    const std::vector<Event> expected = canonical(log.events());
     const std::vector<Event> counted = counted_log(result.memory[rank]);
     for (size_t i = 0; i < std::min(counted.size(), expected.size()); ++i)
       ASSERT_EQ(counted[i], expected[i]) << "event " << i << ", " << log.moment(i);
@@ -165,6 +188,13 @@ TEST(AllocationLog, Bf16WithAccumulationInFp32) {
 }
 TEST(AllocationLog, Gpt2InBf16RecomputedInSegmentsUnderLevel3) {
   compare(TinyKind::kGpt2, {.dp = 2, .zero = 3, .accumulation = 2, .recompute_every = 3, .compute = "bf16"});
+}
+TEST(AllocationLog, TensorParallelWithSharedKvHeads) { compare(TinyKind::kTiedQwen3, {.dp = 2, .zero = 2, .tp = 2}); }
+TEST(AllocationLog, SequenceParallelOfLlama) {
+  compare(TinyKind::kLlama, {.dp = 2, .zero = 3, .recompute_every = 2, .tp = 2, .sp = true}, {"batch.loss_chunk=5"});
+}
+TEST(AllocationLog, SequenceParallelGpt2InBf16) {
+  compare(TinyKind::kGpt2, {.zero = 0, .accumulation = 2, .compute = "bf16", .tp = 4, .sp = true});
 }
 
 }  // namespace

@@ -107,6 +107,8 @@ GlobalBatch random_batch(const Shape& shape, int64_t rows) {
 struct Case {
   int dp, zero, shard_size, micro, accumulation, recompute;
   bool bf16;
+  int tp = 1;
+  bool sp = false;
 };
 
 std::vector<Case> cases() {
@@ -118,6 +120,12 @@ std::vector<Case> cases() {
           for (const int zero : {0, 1, 2, 3}) all.push_back({dp, zero, 0, 2, accumulation, recompute, bf16});
         for (const int zero : {1, 2, 3}) all.push_back({4, zero, 2, 1, accumulation, recompute, bf16});
         all.push_back({8, 3, 4, 1, accumulation, recompute, bf16});
+        if (accumulation == 1 && recompute == 1) continue;
+        for (const bool sp : {false, true}) {
+          for (const int zero : {0, 1, 2, 3}) all.push_back({2, zero, 0, 2, accumulation, recompute, bf16, 2, sp});
+          all.push_back({1, 0, 0, 1, accumulation, recompute, bf16, 4, sp});
+          all.push_back({4, 3, 2, 1, accumulation, recompute, bf16, 2, sp});
+        }
       }
     }
   }
@@ -132,6 +140,8 @@ ResolvedConfig config_of(const Shape& shape, const Case& c, const ModelSpec& mod
   set("parallel.dp", c.dp);
   set("parallel.zero", c.zero);
   set("parallel.shard_size", c.shard_size);
+  set("parallel.tp", c.tp);
+  sources.set.push_back(std::string("parallel.sp=") + (c.sp ? "true" : "false"));
   set("parallel.threads", 1);
   set("batch.micro", c.micro);
   set("batch.global", c.micro * c.dp * c.accumulation);
@@ -151,7 +161,8 @@ ResolvedConfig config_of(const Shape& shape, const Case& c, const ModelSpec& mod
 std::string describe(const Shape& shape, const Case& c) {
   return std::string(shape.name) + " dp" + std::to_string(c.dp) + " zero" + std::to_string(c.zero) + " shard" +
          std::to_string(c.shard_size) + " micro" + std::to_string(c.micro) + " acc" + std::to_string(c.accumulation) +
-         " recompute" + std::to_string(c.recompute) + (c.bf16 ? " bf16" : " fp32");
+         " recompute" + std::to_string(c.recompute) + (c.bf16 ? " bf16" : " fp32") + " tp" + std::to_string(c.tp) +
+         (c.sp ? " sp" : "");
 }
 
 void compare_traffic(const std::vector<RecordedTraffic>& counted, const std::vector<TrafficLine>& predicted) {
@@ -183,10 +194,11 @@ TEST_P(MemoryLedger, PredictedEqualsCountedOnEveryRank) {
     request.updates = 1;
     request.want_gradients = false;
     const ProbeResult result = engine->probe(request).value();
-    const Ledger ledger = predict_memory(model, inventory, request.config);
-    const std::vector<TrafficLine> traffic = predict_traffic(inventory, request.config);
     for (size_t rank = 0; rank < result.memory.size(); ++rank) {
       SCOPED_TRACE("rank " + std::to_string(rank));
+      const Ledger ledger = predict_memory(model, inventory, request.config, static_cast<int>(rank));
+      const std::vector<TrafficLine> traffic =
+          predict_traffic(model, inventory, request.config, static_cast<int>(rank));
       const RankMemory& memory = result.memory[rank];
       for (int a = 0; a < kNumAccounts; ++a) {
         const auto account = static_cast<Account>(a);

@@ -103,6 +103,8 @@ TEST_F(Resume, EqualsTheUnbrokenRunBitForBit) {
       {"parallel.dp=2", "parallel.zero=3", "batch.micro=2", "precision.compute=bf16"},
       {"parallel.dp=2", "parallel.zero=1", "batch.micro=2", "precision.compute=bf16"},
       {"parallel.dp=4", "parallel.zero=2", "parallel.shard_size=2", "batch.micro=2", "precision.compute=fp32"},
+      {"parallel.dp=2", "parallel.zero=3", "batch.micro=2", "precision.compute=bf16", "parallel.tp=2",
+       "parallel.sp=true"},
   };
   int index = 0;
   for (const auto& layout : layouts) {
@@ -133,6 +135,38 @@ TEST_F(Resume, GoesOnAtAnotherLayout) {
   for (const auto& [name, values] : a) {
     if (name.starts_with("master")) {
       EXPECT_LT(relative_difference(b.at(name), values), 1e-5) << name;
+    }
+  }
+}
+
+// Saved with heads, columns and rows of the vocabulary over 4 ranks, read by 2, by 1 and by a data-parallel layout:
+// each packed matrix (q | k | v, gate | up) and each KV head, which two ranks share, is there once and in order.
+TEST_F(Resume, E23E37E68TensorParallelLayoutsReadEachOther) {
+  const std::vector<std::string> one = {"parallel.dp=1", "batch.micro=2", "precision.compute=fp32"};
+  const auto whole = tensors((train(request("whole", one)), folder_ / "whole" / "checkpoints"));
+  const std::vector<std::string> layouts[] = {
+      {"parallel.dp=1", "parallel.tp=4", "batch.micro=2"},
+      {"parallel.dp=2", "parallel.tp=2", "parallel.sp=true", "parallel.zero=1", "batch.micro=2"},
+      {"parallel.dp=2", "parallel.tp=4", "parallel.zero=3", "batch.micro=1", "parallel.sp=true"},
+      {"parallel.dp=4", "parallel.zero=2", "parallel.shard_size=2", "batch.micro=1"},
+      {"parallel.dp=1", "batch.micro=2"}};
+  int index = 0;
+  for (std::vector<std::string> first : layouts) {
+    for (std::vector<std::string> second : layouts) {
+      const std::string name = "moved" + std::to_string(index++);
+      SCOPED_TRACE(first[0] + " " + first[1] + " to " + second[0] + " " + second[1]);
+      first.push_back("precision.compute=fp32");
+      second.push_back("precision.compute=fp32");
+      train_until(request(name, first), 3);
+      const TrainResult moved = train(request(name, second));
+      EXPECT_EQ(moved.first_step, 3);
+      const auto values = tensors(folder_ / name / "checkpoints");
+      ASSERT_EQ(values.size(), whole.size());
+      for (const auto& [tensor, right] : whole) {
+        if (tensor.starts_with("master")) {
+          EXPECT_LT(relative_difference(values.at(tensor), right), 1e-5) << tensor;
+        }
+      }
     }
   }
 }

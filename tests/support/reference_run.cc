@@ -20,6 +20,8 @@ std::string Layout::name() const {
   text += "_micro" + std::to_string(micro) + "_acc" + std::to_string(accumulation);
   if (recompute_every > 0) text += "_recompute" + std::to_string(recompute_every);
   if (compute != "fp32") text += "_" + compute;
+  if (tp > 1) text += "_tp" + std::to_string(tp);
+  if (sp) text += "_sp";
   return text;
 }
 
@@ -32,6 +34,8 @@ ProbeRequest probe_request(const Reference& reference, const Layout& layout, con
   set("parallel.dp", std::to_string(layout.dp));
   set("parallel.zero", std::to_string(layout.zero));
   set("parallel.shard_size", std::to_string(layout.shard_size));
+  set("parallel.tp", std::to_string(layout.tp));
+  set("parallel.sp", layout.sp ? "true" : "false");
   set("parallel.threads", "1");
   set("batch.micro", std::to_string(layout.micro));
   set("batch.global", std::to_string(rows_per_microbatch * microbatches));

@@ -20,6 +20,8 @@ struct Layout {
   int recompute_every = 0;
   std::string compute = "fp32";
   std::string grads = "auto";
+  int tp = 1;
+  bool sp = false;
   std::string name() const;
 };
 

@@ -222,13 +222,17 @@ void activation_backward(Activation kind, at::Tensor& x, at::Tensor& dy, int thr
   });
 }
 
-void embedding_forward(const at::Tensor& ids, const at::Tensor& weight, double scale, const at::Tensor& positions,
-                       const at::Tensor& positions_weight, at::Tensor& out, int threads) {
+void add_in_place(at::Tensor& x, const at::Tensor& y) { at::add_out(x, x, y); }
+
+void embedding_forward(const at::Tensor& ids, const at::Tensor& weight, const TableRows& table, double scale,
+                       const at::Tensor& positions, const at::Tensor& positions_weight, at::Tensor& out, int threads) {
   visit_dtype(out, [&]<class T>(std::type_identity<T>) {
     kernels::embedding_forward(
         kernels::EmbeddingForward<T>{.table = elements<T>(weight),
                                      .ids = elements<int32_t>(ids),
                                      .table_rows = weight.size(0),
+                                     .first_id = table.first,
+                                     .whole_rows = table.whole,
                                      .position_table = elements<T>(positions_weight),
                                      .positions = elements<int32_t>(positions),
                                      .position_rows = positions_weight.defined() ? positions_weight.size(0) : 0,
@@ -240,14 +244,16 @@ void embedding_forward(const at::Tensor& ids, const at::Tensor& weight, double s
   });
 }
 
-void embedding_backward(const at::Tensor& ids, const at::Tensor& dout, double scale, const at::Tensor& dweight,
-                        bool accumulate, int threads) {
+void embedding_backward(const at::Tensor& ids, const at::Tensor& dout, const TableRows& table, double scale,
+                        const at::Tensor& dweight, bool accumulate, int threads) {
   const at::Tensor work = scratch(kernels::embedding_backward_scratch_bytes(dout.size(0), dweight.size(0)));
   visit_dtype(dout, [&]<class T>(std::type_identity<T>) {
     kernels::embedding_backward(kernels::EmbeddingBackward<T>{.dout = elements<T>(dout),
                                                               .ids = elements<int32_t>(ids),
                                                               .table_grad = grad_target(dweight, accumulate),
                                                               .table_rows = dweight.size(0),
+                                                              .first_id = table.first,
+                                                              .whole_rows = table.whole,
                                                               .rows = dout.size(0),
                                                               .cols = dout.size(1),
                                                               .scale = static_cast<float>(scale),
@@ -256,15 +262,54 @@ void embedding_backward(const at::Tensor& ids, const at::Tensor& dout, double sc
   });
 }
 
+namespace {
+
+template <class T>
+kernels::CrossEntropy<T> cross_entropy_args(const at::Tensor& logits, const at::Tensor& targets,
+                                            const at::Tensor& losses, int threads) {
+  return {.logits = elements<T>(logits),
+          .targets = elements<int32_t>(targets),
+          .losses = elements<float>(losses),
+          .rows = logits.size(0),
+          .vocab = logits.size(1),
+          .row_stride = logits.size(1),
+          .num_threads = threads};
+}
+
+kernels::RowStatistics* row_statistics(const at::Tensor& statistics) {
+  static_assert(sizeof(kernels::RowStatistics) == 2 * sizeof(double));
+  return reinterpret_cast<kernels::RowStatistics*>(elements<double>(statistics));
+}
+
+}  // namespace
+
+void cross_entropy_statistics(const at::Tensor& logits, const at::Tensor& targets, const TableRows& table,
+                              const at::Tensor& statistics, int threads) {
+  visit_dtype(logits, [&]<class T>(std::type_identity<T>) {
+    kernels::cross_entropy_statistics(
+        cross_entropy_args<T>(logits, targets, at::Tensor(), threads),
+        {.first = table.first, .whole = table.whole, .own = row_statistics(statistics), .all = nullptr});
+  });
+}
+
+double split_cross_entropy(at::Tensor& logits, const at::Tensor& targets, const TableRows& table,
+                           const at::Tensor& all_statistics, at::Tensor& losses, float scale, int threads) {
+  visit_dtype(logits, [&]<class T>(std::type_identity<T>) {
+    const auto args = cross_entropy_args<T>(logits, targets, losses, threads);
+    const kernels::SplitVocabulary split{.first = table.first,
+                                         .whole = table.whole,
+                                         .ranks = static_cast<int>(all_statistics.size(0)),
+                                         .own = nullptr,
+                                         .all = row_statistics(all_statistics)};
+    scale > 0 ? kernels::split_cross_entropy_forward_backward(args, split, scale)
+              : kernels::split_cross_entropy_forward(args, split);
+  });
+  return kernels::sum_losses(elements<float>(losses), logits.size(0));
+}
+
 double cross_entropy(at::Tensor& logits, const at::Tensor& targets, at::Tensor& losses, float scale, int threads) {
   visit_dtype(logits, [&]<class T>(std::type_identity<T>) {
-    const kernels::CrossEntropy<T> args{.logits = elements<T>(logits),
-                                        .targets = elements<int32_t>(targets),
-                                        .losses = elements<float>(losses),
-                                        .rows = logits.size(0),
-                                        .vocab = logits.size(1),
-                                        .row_stride = logits.size(1),
-                                        .num_threads = threads};
+    const auto args = cross_entropy_args<T>(logits, targets, losses, threads);
     scale > 0 ? kernels::cross_entropy_forward_backward(args, scale) : kernels::cross_entropy_forward(args);
   });
   return kernels::sum_losses(elements<float>(losses), logits.size(0));

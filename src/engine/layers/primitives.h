@@ -62,13 +62,27 @@ void activation_forward(Activation kind, const at::Tensor& x, at::Tensor& y, int
 // x becomes its gradient, dy the output y.
 void activation_backward(Activation kind, at::Tensor& x, at::Tensor& dy, int threads);
 
+// x += y, element by element, rounded once.
+void add_in_place(at::Tensor& x, const at::Tensor& y);
+
+// Rows of a vocabulary that `weight` holds: [first, first + weight's rows) of `whole`; 0: it holds all of them.
+struct TableRows {
+  int64_t first = 0, whole = 0;
+};
 // `positions_weight` undefined: no learned positions.
-void embedding_forward(const at::Tensor& ids, const at::Tensor& weight, double scale, const at::Tensor& positions,
-                       const at::Tensor& positions_weight, at::Tensor& out, int threads);
-void embedding_backward(const at::Tensor& ids, const at::Tensor& dout, double scale, const at::Tensor& dweight,
-                        bool accumulate, int threads);
+void embedding_forward(const at::Tensor& ids, const at::Tensor& weight, const TableRows& table, double scale,
+                       const at::Tensor& positions, const at::Tensor& positions_weight, at::Tensor& out, int threads);
+void embedding_backward(const at::Tensor& ids, const at::Tensor& dout, const TableRows& table, double scale,
+                        const at::Tensor& dweight, bool accumulate, int threads);
 
 // Losses [T'] of a chunk of logits [T', V]. With `scale` above 0 the logits become their gradient times scale.
 double cross_entropy(at::Tensor& logits, const at::Tensor& targets, at::Tensor& losses, float scale, int threads);
+
+// The same where logits are those of the rows `table` of the vocabulary: statistics fp64 [T', 2] of this rank, then,
+// with those of all ranks [n, T', 2], losses and gradient.
+void cross_entropy_statistics(const at::Tensor& logits, const at::Tensor& targets, const TableRows& table,
+                              const at::Tensor& statistics, int threads);
+double split_cross_entropy(at::Tensor& logits, const at::Tensor& targets, const TableRows& table,
+                           const at::Tensor& all_statistics, at::Tensor& losses, float scale, int threads);
 
 }  // namespace fivefold::ops

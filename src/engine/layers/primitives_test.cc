@@ -289,10 +289,10 @@ TEST_P(Primitives, Embedding) {
     if (with_positions) right = right + at::embedding(L, positions.to(at::kLong));
     right.backward(dout.to(at::kDouble));
     at::Tensor out = empty({rows, cols});
-    embedding_forward(ids, table, scale, positions, with_positions ? learned : at::Tensor(), out, kThreads);
+    embedding_forward(ids, table, {}, scale, positions, with_positions ? learned : at::Tensor(), out, kThreads);
     expect_close(out, right, "out");
     expect_gradient({vocab, cols}, W.grad(), "dweight", [&](const at::Tensor& grad, bool accumulate) {
-      embedding_backward(ids, dout, scale, grad, accumulate, kThreads);
+      embedding_backward(ids, dout, {}, scale, grad, accumulate, kThreads);
     });
   }
 }

@@ -1,5 +1,7 @@
 // Backward of a unit's operations, each as the tape says (Note [Buffer rules] in spec/operations.h).
 #include <algorithm>
+#include <cstring>
+#include <utility>
 
 #include "engine/layers/unit_run.h"
 
@@ -39,19 +41,49 @@ at::Tensor& UnitRun::output_gradient(const Operation& linear) {
 }
 
 void UnitRun::backward_linear(const Operation& op, bool accumulate) {
-  at::Tensor& dout = output_gradient(op);
+  if (op.cut == LinearCut::kColumn) return backward_column_linear(op, accumulate);
+  at::Tensor& dstream = output_gradient(op);
+  const at::Tensor gathered = gathered_gradient(op);
+  const at::Tensor& dout = gathered.defined() ? gathered : dstream;
   at::Tensor& dinput = gradient_[static_cast<size_t>(op.input)];
   const bool rebuilt = slot_spec(op.input).lifetime == Lifetime::kRebuilt;
   if (rebuilt) {
     const Operation& writer = writer_of(op.input);
     if (writer.kind == OperationKind::kGatedActivation || writer.kind == OperationKind::kActivation)
-      return backward_down(op, writer, accumulate);
+      return backward_down(op, writer, dout, accumulate);
     rebuild(writer);
   }
-  linear_weight_grad(op, dout, slot(op.input), accumulate);
-  dinput = rebuilt ? std::move(slot(op.input)) : allocate_like_slot(op.input);
-  ops::linear_input_grad(dout, weight(op.weight), dinput);
-  if (op.residual < 0) dout.reset();
+  if (defers_weights_) {
+    dinput = allocate_like_slot(op.input);
+    ops::linear_input_grad(dout, weight(op.weight), dinput);
+    keep_for_weight(op, slot(op.input), dout);
+    if (rebuilt) slot(op.input).reset();
+  } else {
+    linear_weight_grad(op, dout, slot(op.input), accumulate);
+    dinput = rebuilt ? std::move(slot(op.input)) : allocate_like_slot(op.input);
+    ops::linear_input_grad(dout, weight(op.weight), dinput);
+  }
+  if (op.residual < 0) dstream.reset();
+}
+
+// The residual gradient goes on changing: it is copied, unless it was gathered.
+void UnitRun::keep_for_weight(const Operation& op, const at::Tensor& input, const at::Tensor& output_gradient) {
+  at::Tensor kept = output_gradient;
+  if (output_gradient.is_same(microbatch_.stream_gradient)) {
+    kept = allocate(Account::kActivations, output_gradient.sizes(), context_.compute);
+    std::memcpy(kept.data_ptr(), output_gradient.data_ptr(), kept.nbytes());
+  }
+  const auto index = static_cast<size_t>(&op - operations_.operations.data());
+  microbatch_.kept[static_cast<size_t>(unit_)].products.push_back({index, input, std::move(kept)});
+}
+
+at::Tensor UnitRun::norm_gradient(int parameter) {
+  if (parameter < 0) return {};
+  if (!defers_weights_) return buffers_.weight_grad(parameter);
+  const int64_t width = buffers_.unit().parameters[static_cast<size_t>(parameter)].numel();
+  at::Tensor gradient = allocate(Account::kActivations, {width}, DType::kFloat32);
+  microbatch_.kept[static_cast<size_t>(unit_)].vectors.push_back({parameter, gradient});
+  return gradient;
 }
 
 void UnitRun::linear_weight_grad(const Operation& op, const at::Tensor& dout, const at::Tensor& input,
@@ -62,8 +94,7 @@ void UnitRun::linear_weight_grad(const Operation& op, const at::Tensor& dout, co
 
 // The linear that reads an activation's product, and the activation. One pass over what the activation read and the
 // product's gradient turns them into the former's gradient and the product.
-void UnitRun::backward_down(const Operation& op, const Operation& activation, bool accumulate) {
-  at::Tensor& dout = output_gradient(op);
+void UnitRun::backward_down(const Operation& op, const Operation& activation, const at::Tensor& dout, bool accumulate) {
   at::Tensor& read = slot(activation.input);
   at::Tensor& product = allocate_slot(op.input);
   ops::linear_input_grad(dout, weight(op.weight), product);
@@ -74,8 +105,11 @@ void UnitRun::backward_down(const Operation& op, const Operation& activation, bo
     ops::activation_backward(layer().mlp.activation, read, product, context_.threads);
   }
   lap(activation, Pass::kBackward);
-  linear_weight_grad(op, dout, product, accumulate);
-  if (op.residual < 0) dout.reset();
+  if (defers_weights_)
+    keep_for_weight(op, product, dout);
+  else
+    linear_weight_grad(op, dout, product, accumulate);
+  if (op.residual < 0) output_gradient(op).reset();
   product.reset();
   gradient_[static_cast<size_t>(activation.input)] = std::move(read);
 }
@@ -83,7 +117,8 @@ void UnitRun::backward_down(const Operation& op, const Operation& activation, bo
 void UnitRun::backward_norm(const Operation& op, bool accumulate) {
   at::Tensor& dout = gradient_[static_cast<size_t>(op.output)];
   ops::norm_backward(slot(op.input), norm_tensors(op), dout, ops::StreamGradient::kAdd, microbatch_.stream_gradient,
-                     buffers_.weight_grad(op.weight), optional_grad(op.bias), accumulate, context_.threads);
+                     norm_gradient(op.weight), norm_gradient(op.bias), accumulate && !defers_weights_,
+                     context_.threads);
   dout.reset();
   for (const int extra : op.extra) slot(extra).reset();
   slot(op.input).reset();
@@ -101,7 +136,49 @@ void UnitRun::backward_attention(const Operation& op) {
   slot(op.input).reset();
 }
 
-void UnitRun::backward(bool accumulate) {
+void UnitRun::backward_embedding(const Operation& op, bool accumulate) {
+  const at::Tensor gathered = gathered_gradient(op);
+  const at::Tensor& dout = gathered.defined() ? gathered : microbatch_.stream_gradient;
+  // The tied matrix already holds the output matrix's gradient.
+  const bool add = accumulate || context_.inventory->tied_embeddings;
+  ops::embedding_backward(microbatch_.input_ids, dout, context_.vocabulary, context_.model->embedding_scale,
+                          buffers_.weight_grad(op.weight).narrow(0, 0, context_.vocabulary_rows), add,
+                          context_.threads);
+  if (op.weight2 >= 0)
+    ops::embedding_backward(microbatch_.positions, dout, {}, 1.0, buffers_.weight_grad(op.weight2), accumulate,
+                            context_.threads);
+  microbatch_.stream_gradient.reset();
+}
+
+void UnitRun::backward(bool accumulate) { run_backward(accumulate); }
+
+void UnitRun::backward_input() {
+  defers_weights_ = true;
+  run_backward(false);
+}
+
+void UnitRun::backward_weight(bool accumulate) {
+  KeptForWeights kept = std::exchange(microbatch_.kept[static_cast<size_t>(unit_)], {});
+  for (const KeptForWeights::Product& product : kept.products) {
+    const Operation& op = operations_.operations[product.operation];
+    at::Tensor gathered;
+    if (op.cut == LinearCut::kColumn && sequence_parallel()) {
+      gathered = allocate_gathered(op.input);
+      context_.tensor->gather(product.input, gathered, Purpose::kActivations);
+    }
+    linear_weight_grad(op, product.output_gradient, gathered.defined() ? gathered : product.input, accumulate);
+    lap(op, Pass::kBackward, Part::kMatrix);
+  }
+  for (const KeptForWeights::Vector& vector : kept.vectors) {
+    at::Tensor gradient = buffers_.weight_grad(vector.parameter);
+    if (accumulate)
+      at::add_out(gradient, gradient, vector.gradient);
+    else
+      gradient.copy_(vector.gradient);
+  }
+}
+
+void UnitRun::run_backward(bool accumulate) {
   gradient_.assign(operations_.slots.size(), at::Tensor());
   for (size_t i = operations_.operations.size(); i-- > 0;) {
     const Operation& op = operations_.operations[i];
@@ -123,24 +200,16 @@ void UnitRun::backward(bool accumulate) {
       }
       case OperationKind::kQkNorm:
         ops::qk_norm_backward(gradient_[static_cast<size_t>(op.input)], heads(), weight(op.weight), weight(op.weight2),
-                              slot(op.extra[0]), slot(op.extra[1]), buffers_.weight_grad(op.weight),
-                              buffers_.weight_grad(op.weight2), accumulate, context_.threads);
+                              slot(op.extra[0]), slot(op.extra[1]), norm_gradient(op.weight), norm_gradient(op.weight2),
+                              accumulate && !defers_weights_, context_.threads);
         for (const int extra : op.extra) slot(extra).reset();
         break;
       case OperationKind::kGatedActivation:
       case OperationKind::kActivation:
         continue;  // done by the linear that reads it
-      case OperationKind::kEmbedding: {
-        // The tied matrix already holds the output matrix's gradient.
-        const bool add = accumulate || context_.inventory->tied_embeddings;
-        ops::embedding_backward(microbatch_.input_ids, microbatch_.stream_gradient, context_.model->embedding_scale,
-                                buffers_.weight_grad(op.weight), add, context_.threads);
-        if (op.weight2 >= 0)
-          ops::embedding_backward(microbatch_.positions, microbatch_.stream_gradient, 1.0,
-                                  buffers_.weight_grad(op.weight2), accumulate, context_.threads);
-        microbatch_.stream_gradient.reset();
+      case OperationKind::kEmbedding:
+        backward_embedding(op, accumulate);
         break;
-      }
       case OperationKind::kAddNorm:
       case OperationKind::kBlock:
       case OperationKind::kLoss:

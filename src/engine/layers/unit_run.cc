@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/integer.h"
+
 namespace fivefold {
 
 UnitRun::UnitRun(const ModelContext& context, const UnitBuffers& buffers, Microbatch& microbatch, int unit)
@@ -36,7 +38,12 @@ at::Tensor& UnitRun::slot(int index) {
 at::Tensor UnitRun::allocate_like_slot(int index) const {
   const Slot& spec = slot_spec(index);
   const DType dtype = spec.fp32 ? DType::kFloat32 : context_.compute;
-  return allocate(Account::kActivations, {microbatch_.tokens, spec.width}, dtype);
+  const int64_t tokens = spec.split_by_tp ? microbatch_.tokens : stream_tokens();
+  return allocate(Account::kActivations, {tokens, spec.width}, dtype);
+}
+
+int64_t UnitRun::stream_tokens() const {
+  return sequence_parallel() ? div_exact(microbatch_.tokens, context_.tensor->split().size) : microbatch_.tokens;
 }
 
 at::Tensor& UnitRun::allocate_slot(int index) { return slot(index) = allocate_like_slot(index); }
@@ -68,13 +75,14 @@ void UnitRun::execute(const Operation& op) {
   if (op.output != op.input) allocate_slot(op.output);
   switch (op.kind) {
     case OperationKind::kEmbedding:
-      ops::embedding_forward(microbatch_.input_ids, weight(op.weight), context_.model->embedding_scale,
-                             microbatch_.positions, optional_weight(op.weight2), slot(op.output), threads);
+      forward_embedding(op);
       return;
     case OperationKind::kNorm:
       ops::norm_forward(slot(op.input), norm_tensors(op), ops::NormStatistics::kCompute, slot(op.output), threads);
       return;
     case OperationKind::kLinear:
+      if (op.cut == LinearCut::kColumn) return forward_column_linear(op);
+      if (op.cut == LinearCut::kRow) return forward_row_linear(op);
       ops::linear_forward(slot(op.input), weight(op.weight), optional_weight(op.bias),
                           op.residual < 0 ? at::Tensor() : slot(op.residual), slot(op.output));
       return;
@@ -150,37 +158,61 @@ double UnitRun::loss(const at::Tensor& output_weight, const at::Tensor& output_w
   const Operation& loss_op = operations_.operations[1];
   const Pass pass = scale > 0 ? Pass::kBackward : Pass::kForward;
   const int64_t tokens = microbatch_.tokens, hidden = context_.model->hidden;
+  const TensorParallel* tensor = context_.tensor;
   const int64_t chunk = std::min(context_.loss_chunk, tokens);
   const bool with_backward = scale > 0;
   const at::Tensor& x = slot(0);
   for (const int extra : norm_op.extra) allocate_slot(extra);
   const ops::NormTensors norm = norm_tensors(norm_op);
   at::Tensor& dx = microbatch_.stream_gradient;
-  if (with_backward) dx = allocate(Account::kActivations, {tokens, hidden}, context_.compute);
+  if (with_backward) dx = allocate(Account::kActivations, {stream_tokens(), hidden}, context_.compute);
 
   double loss_sum = 0;
   {
-    const at::Tensor normed = allocate(Account::kActivations, {chunk, hidden}, context_.compute);
+    // Normed input, a chunk at a time; under sequence parallelism of all tokens, gathered. The latter's gradient is of
+    // all tokens too, before it is scattered.
+    at::Tensor normed =
+        allocate(Account::kActivations, {sequence_parallel() ? stream_tokens() : chunk, hidden}, context_.compute);
+    at::Tensor gathered, dgathered, statistics, all_statistics;
+    if (sequence_parallel()) {
+      ops::norm_forward(x, norm, ops::NormStatistics::kCompute, normed, context_.threads);
+      lap(norm_op, Pass::kForward);
+      gathered = allocate_gathered(0);
+      tensor->gather(normed, gathered, Purpose::kActivations);
+      normed.reset();
+      if (with_backward) dgathered = allocate_gathered(0);
+    }
     const at::Tensor logits = allocate(Account::kLogits, {chunk, output_weight.size(0)}, context_.compute);
     const at::Tensor losses = allocate(Account::kLogits, {chunk}, DType::kFloat32);
+    if (tensor != nullptr) {
+      statistics = allocate(Account::kCommBuffers, {chunk, 2}, DType::kFloat64);
+      all_statistics = allocate(Account::kCommBuffers, {tensor->split().size, chunk, 2}, DType::kFloat64);
+    }
     for (int64_t begin = 0; begin < tokens; begin += chunk) {
       const int64_t rows = std::min(chunk, tokens - begin);
-      at::Tensor y = normed.narrow(0, 0, rows), z = logits.narrow(0, 0, rows), l = losses.narrow(0, 0, rows);
-      ops::NormTensors part = norm;
-      part.rstd = norm.rstd.narrow(0, begin, rows);
-      if (norm.mean.defined()) part.mean = norm.mean.narrow(0, begin, rows);
-      ops::norm_forward(x.narrow(0, begin, rows), part, ops::NormStatistics::kCompute, y, context_.threads);
-      lap(norm_op, Pass::kForward);
+      at::Tensor z = logits.narrow(0, 0, rows), l = losses.narrow(0, 0, rows);
+      at::Tensor y = sequence_parallel() ? gathered.narrow(0, begin, rows) : normed.narrow(0, 0, rows);
+      if (!sequence_parallel()) {
+        ops::NormTensors part = norm;
+        part.rstd = norm.rstd.narrow(0, begin, rows);
+        if (norm.mean.defined()) part.mean = norm.mean.narrow(0, begin, rows);
+        ops::norm_forward(x.narrow(0, begin, rows), part, ops::NormStatistics::kCompute, y, context_.threads);
+        lap(norm_op, Pass::kForward);
+      }
       ops::linear_forward(y, output_weight, at::Tensor(), at::Tensor(), z);
       lap(loss_op, pass, Part::kMatrix);
-      loss_sum += ops::cross_entropy(z, microbatch_.targets.narrow(0, begin, rows), l, scale, context_.threads);
+      loss_sum += chunk_loss(z, microbatch_.targets.narrow(0, begin, rows), statistics, all_statistics, l, scale);
       lap(loss_op, pass);
       if (!with_backward) continue;
       ops::linear_weight_grad(z, y, output_weight_grad, accumulate || begin > 0);
-      at::Tensor dy = dx.narrow(0, begin, rows);
+      at::Tensor dy = (sequence_parallel() ? dgathered : dx).narrow(0, begin, rows);
       ops::linear_input_grad(z, output_weight, dy);
       lap(loss_op, pass, Part::kMatrix);
     }
+    if (with_backward && sequence_parallel())
+      tensor->reduce_scatter(dgathered, dx, Purpose::kActivationGradients);
+    else if (with_backward && tensor != nullptr)
+      tensor->all_reduce(dx, Purpose::kActivationGradients);
   }
   if (with_backward)
     ops::norm_backward(x, norm, dx, ops::StreamGradient::kOverwrite, dx, buffers_.weight_grad(norm_op.weight),

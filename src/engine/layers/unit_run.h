@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/layers/primitives.h"
+#include "engine/layers/tensor_parallel.h"
 #include "engine/microbatch.h"
 #include "engine/operation_clock.h"
 #include "engine/unit_buffers.h"
@@ -25,6 +26,9 @@ struct ModelContext {
   const Inventory* inventory = nullptr;
   std::vector<UnitOperations> operations;  // by unit
   std::vector<RopeTables> rope;            // by layer; layers with equal RoPE share tensors
+  const TensorParallel* tensor = nullptr;  // none without tensor parallelism
+  ops::TableRows vocabulary;               // rows of the token table and output matrix that this rank holds ...
+  int64_t vocabulary_rows = 0;             // ... and their number, without padding
   DType compute = DType::kFloat32;
   int64_t loss_chunk = 512;
   int threads = 1;
@@ -39,6 +43,9 @@ class UnitRun {
   void recompute(bool output_unused);
   // `accumulate`: add to the gradients instead of overwriting them.
   void backward(bool accumulate);
+  // Backward of a layer in two parts: input gradients first, weight gradients later.
+  void backward_input();
+  void backward_weight(bool accumulate);
   // Head: sum of the losses of the valid tokens. With `scale` above 0 also the gradients, of loss x scale.
   // `output_weight` is the output matrix, with its gradient, wherever it lives.
   double loss(const at::Tensor& output_weight, const at::Tensor& output_weight_grad, float scale, bool accumulate);
@@ -46,12 +53,27 @@ class UnitRun {
  private:
   void run_forward(Keep keep, size_t num_operations);
   void execute(const Operation& op);
+  void forward_embedding(const Operation& op);
+  void forward_column_linear(const Operation& op);
+  void forward_row_linear(const Operation& op);
   void backward_linear(const Operation& op, bool accumulate);
+  void backward_column_linear(const Operation& op, bool accumulate);
   void backward_norm(const Operation& op, bool accumulate);
   void backward_attention(const Operation& op);
-  void backward_down(const Operation& op, const Operation& activation, bool accumulate);
+  void backward_down(const Operation& op, const Operation& activation, const at::Tensor& dout, bool accumulate);
+  void backward_embedding(const Operation& op, bool accumulate);
+  // Sum of a chunk's losses; with scale above 0 the logits become their gradient.
+  double chunk_loss(at::Tensor& logits, const at::Tensor& targets, const at::Tensor& statistics,
+                    const at::Tensor& all_statistics, at::Tensor& losses, float scale) const;
+  void run_backward(bool accumulate);
+  void keep_for_weight(const Operation& op, const at::Tensor& input, const at::Tensor& output_gradient);
+  // Where the gradient of a norm's parameter goes: the unit's buffer, or what is kept for the second part.
+  at::Tensor norm_gradient(int parameter);
   void rebuild(const Operation& writer);
   at::Tensor& output_gradient(const Operation& linear);
+  // The gradient of the residual stream of all tokens, for a row linear or the embedding under sequence parallelism;
+  // else undefined: the rank has it.
+  at::Tensor gathered_gradient(const Operation& op);
   void linear_weight_grad(const Operation& op, const at::Tensor& dout, const at::Tensor& input, bool accumulate);
 
   using Part = OperationClock::Part;
@@ -62,6 +84,10 @@ class UnitRun {
   at::Tensor& slot(int slot);
   at::Tensor& allocate_slot(int slot);
   at::Tensor allocate_like_slot(int slot) const;
+  // All tokens of a tensor as wide as the slot, of which sequence parallelism leaves this rank a part.
+  at::Tensor allocate_gathered(int slot) const;
+  bool sequence_parallel() const { return context_.tensor != nullptr && context_.tensor->sequence_parallel(); }
+  int64_t stream_tokens() const;
   const at::Tensor& weight(int index) const { return buffers_.weight(index); }
   at::Tensor optional_weight(int index) const { return index < 0 ? at::Tensor() : buffers_.weight(index); }
   at::Tensor optional_grad(int index) const { return index < 0 ? at::Tensor() : buffers_.weight_grad(index); }
@@ -75,6 +101,7 @@ class UnitRun {
   Microbatch& microbatch_;
   const UnitOperations& operations_;
   int unit_;
+  bool defers_weights_ = false;
   std::vector<at::Tensor> gradient_;  // by slot, during backward
 };
 

@@ -1,0 +1,54 @@
+#include "engine/layers/tensor_parallel.h"
+
+#include <exception>
+
+namespace fivefold {
+namespace {
+
+Buffer buffer_of(const at::Tensor& tensor) {
+  switch (tensor.scalar_type()) {
+    case at::kFloat:
+      return as_buffer(tensor, DType::kFloat32);
+    case at::kBFloat16:
+      return as_buffer(tensor, DType::kBFloat16);
+    case at::kDouble:
+      return as_buffer(tensor, DType::kFloat64);
+    default:
+      FIVEFOLD_CHECK(false, "a tensor of another type in a collective");
+  }
+}
+
+CallOptions call(Mode mode) { return {.mode = mode, .stream = {}, .keep_alive = {}}; }
+
+}  // namespace
+
+PendingWork::~PendingWork() {
+  if (!pending_) return;
+  try {
+    work_.wait_host();
+  } catch (const std::exception&) {
+    // What ended the call is on its way already.
+  }
+}
+
+void PendingWork::wait() {
+  if (std::exchange(pending_, false)) work_.wait_host();
+}
+
+Work TensorParallel::all_reduce(const at::Tensor& data, Purpose purpose, Mode mode) const {
+  return communicator_.all_reduce(group_, buffer_of(data), Reduction::kSum, purpose, call(mode));
+}
+
+Work TensorParallel::gather(const at::Tensor& own, const at::Tensor& full, Purpose purpose, Mode mode) const {
+  return communicator_.all_gather(group_, buffer_of(own), buffer_of(full), purpose, call(mode));
+}
+
+Work TensorParallel::reduce_scatter(const at::Tensor& full, const at::Tensor& own, Purpose purpose, Mode mode) const {
+  return communicator_.reduce_scatter(group_, buffer_of(full), buffer_of(own), Reduction::kSum, purpose, call(mode));
+}
+
+void TensorParallel::gather_statistics(const at::Tensor& own, const at::Tensor& all) const {
+  communicator_.all_gather(group_, buffer_of(own), buffer_of(all), Purpose::kLoss);
+}
+
+}  // namespace fivefold

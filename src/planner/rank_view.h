@@ -1,0 +1,31 @@
+// RankView: the part of a model that one rank of a run holds, as the planner's sums need it. Without tensor parallelism
+// that is the whole model, which is not copied. REQUIRES: model, inventory and configuration outlive it.
+#pragma once
+
+#include <optional>
+
+#include "schedule/run_program.h"
+#include "spec/rank_part.h"
+
+namespace fivefold {
+
+class RankView {
+ public:
+  RankView(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config, int rank);
+
+  const TensorSplit& split() const { return split_; }
+  const ModelSpec& model() const { return part_ ? part_->model : *whole_model_; }
+  const Inventory& inventory() const { return part_ ? part_->inventory : *whole_inventory_; }
+  // Elements of partial gradients in this rank's shards, over all units.
+  int64_t partial_elements(PartialOver over) const;
+
+ private:
+  const ModelSpec* whole_model_;
+  const Inventory* whole_inventory_;
+  TensorSplit split_;
+  std::optional<RankPart> part_;
+  int64_t shards_ = 1;
+  int shard_ = 0;
+};
+
+}  // namespace fivefold

@@ -1,0 +1,110 @@
+#include "planner/tensor_traffic.h"
+
+#include <algorithm>
+
+#include "base/integer.h"
+#include "planner/work.h"
+
+namespace fivefold {
+namespace {
+
+class CallList {
+ public:
+  CallList(const UnitOperations& operations, const TapeShape& shape) : operations_(operations), shape_(shape) {}
+
+  bool sequence_parallel() const { return shape_.split.sequence_parts() > 1; }
+
+  // Of a tensor of the residual stream's width.
+  void stream(CollectiveKind kind, Purpose purpose, int slot, bool hidden = false) {
+    const int64_t width = operations_.slots[static_cast<size_t>(slot)].width;
+    calls_.push_back({kind, purpose, shape_.tokens * width, dtype_bytes(shape_.compute), hidden});
+  }
+  void statistics(int64_t rows) {
+    // fp64 numbers, of every rank.
+    calls_.push_back(
+        {CollectiveKind::kAllGather, Purpose::kLoss, shape_.split.size * rows * kLossStatisticsBytes / 8, 8, false});
+  }
+
+  void forward(const Operation& op) {
+    if (op.cut == LinearCut::kColumn && sequence_parallel())
+      stream(CollectiveKind::kAllGather, Purpose::kActivations, op.input);
+    if (op.cut == LinearCut::kRow || op.kind == OperationKind::kEmbedding)
+      stream(sequence_parallel() ? CollectiveKind::kReduceScatter : CollectiveKind::kAllReduce, Purpose::kActivations,
+             op.output);
+  }
+  void backward(const Operation& op) {
+    if (op.cut == LinearCut::kColumn) {
+      if (sequence_parallel()) stream(CollectiveKind::kAllGather, Purpose::kActivations, op.input, true);
+      stream(sequence_parallel() ? CollectiveKind::kReduceScatter : CollectiveKind::kAllReduce,
+             Purpose::kActivationGradients, op.input, true);
+    }
+    const bool row = op.cut == LinearCut::kRow || op.kind == OperationKind::kEmbedding;
+    if (row && sequence_parallel()) stream(CollectiveKind::kAllGather, Purpose::kActivationGradients, op.output);
+  }
+  // The two parts of a backward: the gather of a column linear's input belongs to the second.
+  void backward_input(const Operation& op) {
+    const bool column = op.cut == LinearCut::kColumn;
+    if (column)
+      stream(sequence_parallel() ? CollectiveKind::kReduceScatter : CollectiveKind::kAllReduce,
+             Purpose::kActivationGradients, op.input);
+    else
+      backward(op);
+  }
+  void backward_weight(const Operation& op) {
+    if (op.cut == LinearCut::kColumn && sequence_parallel())
+      stream(CollectiveKind::kAllGather, Purpose::kActivations, op.input);
+  }
+  void loss(bool with_backward) {
+    if (sequence_parallel()) stream(CollectiveKind::kAllGather, Purpose::kActivations, 0);
+    const int64_t chunk = std::min(shape_.loss_chunk, shape_.tokens);
+    for (int64_t begin = 0; begin < shape_.tokens; begin += chunk) statistics(std::min(chunk, shape_.tokens - begin));
+    if (with_backward)
+      stream(sequence_parallel() ? CollectiveKind::kReduceScatter : CollectiveKind::kAllReduce,
+             Purpose::kActivationGradients, 0);
+  }
+  std::vector<TensorCall> finish() { return std::move(calls_); }
+
+ private:
+  const UnitOperations& operations_;
+  const TapeShape& shape_;
+  std::vector<TensorCall> calls_;
+};
+
+}  // namespace
+
+int64_t TensorCall::bytes_sent(int64_t ranks) const {
+  const int64_t chunk = div_ceil(elements, ranks) * element_bytes;
+  return (kind == CollectiveKind::kAllReduce ? 2 : 1) * (ranks - 1) * chunk;
+}
+
+std::vector<TensorCall> tensor_calls(const UnitOperations& operations, TapeStep step, const TapeShape& shape,
+                                     const TapeOptions& options) {
+  if (shape.split.size == 1) return {};
+  CallList calls(operations, shape);
+  const auto& list = operations.operations;
+  switch (step) {
+    case TapeStep::kForward:
+      for (const Operation& op : list) calls.forward(op);
+      break;
+    case TapeStep::kRecompute:
+      for (int i = 0; i < num_recomputed_operations(operations, options.output_unused); ++i)
+        calls.forward(list[static_cast<size_t>(i)]);
+      break;
+    case TapeStep::kBackward:
+      for (auto op = list.rbegin(); op != list.rend(); ++op) calls.backward(*op);
+      break;
+    case TapeStep::kBackwardInput:
+      for (auto op = list.rbegin(); op != list.rend(); ++op) calls.backward_input(*op);
+      break;
+    case TapeStep::kBackwardWeight:
+      for (auto op = list.rbegin(); op != list.rend(); ++op) calls.backward_weight(*op);
+      break;
+    case TapeStep::kLoss:
+    case TapeStep::kEvaluateLoss:
+      calls.loss(step == TapeStep::kLoss);
+      break;
+  }
+  return calls.finish();
+}
+
+}  // namespace fivefold
