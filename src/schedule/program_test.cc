@@ -108,16 +108,5 @@ TEST(Lowering, TiedGradientBufferIsFreeBeforeTheNextLossTakesIt) {
   EXPECT_EQ(live, 0);
 }
 
-TEST(Schedule, CheckerNamesTheOffendingAction) {
-  Schedule schedule = sequential_schedule(2);
-  EXPECT_TRUE(check_schedule(schedule).ok());
-  std::swap(schedule.ranks[0][2], schedule.ranks[0][3]);
-  EXPECT_EQ(check_schedule(schedule).error().message(),
-            "schedule rank 0 position 2: BW(chunk 0, microbatch 1) comes before its forward");
-  schedule = sequential_schedule(2);
-  schedule.ranks[0].pop_back();
-  EXPECT_EQ(check_schedule(schedule).error().message(), "schedule rank 0: BW(chunk 0, microbatch 1) is missing");
-}
-
 }  // namespace
 }  // namespace fivefold

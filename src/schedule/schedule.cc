@@ -1,8 +1,27 @@
 #include "schedule/schedule.h"
 
-#include <algorithm>
-
 namespace fivefold {
+
+int virtual_stage(const Schedule& schedule, int rank, int chunk) {
+  const int p = schedule.num_stages;
+  if (schedule.placement == Placement::kV && chunk % 2 == 1) return (chunk + 1) * p - 1 - rank;
+  return chunk * p + rank;
+}
+
+ChunkPlace place_of(const Schedule& schedule, int virtual_stage) {
+  const int p = schedule.num_stages, chunk = virtual_stage / p, offset = virtual_stage % p;
+  if (schedule.placement == Placement::kV && chunk % 2 == 1) return {p - 1 - offset, chunk};
+  return {offset, chunk};
+}
+
+int peer_of(const Schedule& schedule, int rank, ScheduleOp op, int chunk) {
+  FIVEFOLD_CHECK(is_transfer(op));
+  const bool onward = op == ScheduleOp::kSendForward || op == ScheduleOp::kRecvBackward;
+  const int other = virtual_stage(schedule, rank, chunk) + (onward ? 1 : -1);
+  if (other < 0 || other >= schedule.num_virtual_stages()) return -1;
+  const int peer = place_of(schedule, other).rank;
+  return peer == rank ? -1 : peer;
+}
 
 Schedule sequential_schedule(int num_microbatches) {
   FIVEFOLD_CHECK(num_microbatches >= 1);
@@ -18,51 +37,14 @@ Schedule sequential_schedule(int num_microbatches) {
 
 std::string to_string(const ScheduleAction& action) {
   static constexpr const char* kNames[] = {"F", "BW", "B", "W", "FB", "SendF", "RecvF", "SendB", "RecvB"};
-  return std::string(kNames[static_cast<size_t>(action.op)]) + "(chunk " + std::to_string(action.chunk) +
-         ", microbatch " + std::to_string(action.microbatch) + ")";
-}
-
-Status check_schedule(const Schedule& schedule) {
-  const auto count = static_cast<size_t>(schedule.chunks_per_rank) * static_cast<size_t>(schedule.num_microbatches);
-  for (size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
-    std::vector<int> forward(count, 0), backward(count, 0), input(count, 0), weight(count, 0);
-    for (size_t position = 0; position < schedule.ranks[rank].size(); ++position) {
-      const ScheduleAction& action = schedule.ranks[rank][position];
-      const std::string where = "schedule rank " + std::to_string(rank) + " position " + std::to_string(position);
-      if (action.chunk < 0 || action.chunk >= schedule.chunks_per_rank || action.microbatch < 0 ||
-          action.microbatch >= schedule.num_microbatches)
-        return Error{where, to_string(action) + " does not exist", ""};
-      const size_t i = static_cast<size_t>(action.chunk) * static_cast<size_t>(schedule.num_microbatches) +
-                       static_cast<size_t>(action.microbatch);
-      switch (action.op) {
-        case ScheduleOp::kForward:
-          if (forward[i]++ != 0) return Error{where, to_string(action) + " is there twice", ""};
-          break;
-        case ScheduleOp::kBackward:
-        case ScheduleOp::kBackwardInput:
-          if (forward[i] == 0) return Error{where, to_string(action) + " comes before its forward", ""};
-          if (backward[i]++ != 0) return Error{where, to_string(action) + " is there twice", ""};
-          if (action.op == ScheduleOp::kBackwardInput) input[i] = 1;
-          break;
-        case ScheduleOp::kBackwardWeight:
-          if (input[i] == 0) return Error{where, to_string(action) + " comes before its input gradient", ""};
-          if (weight[i]++ != 0) return Error{where, to_string(action) + " is there twice", ""};
-          break;
-        default:
-          break;
-      }
-    }
-    for (size_t i = 0; i < count; ++i) {
-      const int m = schedule.num_microbatches;
-      const ScheduleAction missing{forward[i] == 0    ? ScheduleOp::kForward
-                                   : backward[i] == 0 ? ScheduleOp::kBackward
-                                                      : ScheduleOp::kBackwardWeight,
-                                   static_cast<int>(i) / m, static_cast<int>(i) % m};
-      if (forward[i] == 0 || backward[i] == 0 || (input[i] != 0 && weight[i] == 0))
-        return Error{"schedule rank " + std::to_string(rank), to_string(missing) + " is missing", ""};
-    }
-  }
-  return Ok{};
+  std::string text = std::string(kNames[static_cast<size_t>(action.op)]) + "(chunk " + std::to_string(action.chunk) +
+                     ", microbatch " + std::to_string(action.microbatch);
+  if (action.op == ScheduleOp::kOverlapped)
+    text += " with chunk " + std::to_string(action.backward_chunk) + ", microbatch " +
+            std::to_string(action.backward_microbatch);
+  if (is_transfer(action.op))
+    text += std::string(is_send(action.op) ? ", to" : ", from") + " rank " + std::to_string(action.peer);
+  return text + ")";
 }
 
 }  // namespace fivefold
