@@ -123,6 +123,23 @@ def written_seeds():
     yield "text_source", "jsonl", b'{"text": "caf\\u00e9 \\ud83d\\ude00"}\n\n{"id": 1, "text": ""}\n{"text": "x\\n"}\n'
 
 
+def schedule_seeds():
+    for path in sorted((ROOT / "src/schedule/testdata").glob("*.csv")):
+        yield "schedule_csv", path.stem, path.read_bytes()
+    two_ranks = {
+        "exchange": ("F0 SendF0>1 F1 SendF1>1 RecvB0<1 BW0 F2 SendF2>1 +RecvB1<1 BW1 RecvB2<1 BW2",
+                     "RecvF0<0 F0 RecvF1<0 BW0 SendB0>0 F1 BW1 RecvF2<0 +SendB1>0 F2 BW2 SendB2>0"),
+        "computations": ("F0 F1 B0 W0 BW1", "F0 BW0 F1 B1 W1")}
+    for name, ranks in two_ranks.items():
+        lines = [f"pipeline ranks=2 chunks=1 microbatches={ranks[0].count(' F') + 1} placement=loop  # {name}"]
+        lines += [f"rank {rank}: {actions}" for rank, actions in enumerate(ranks)]
+        yield "schedule_text", name, "\n".join(lines).encode()
+    yield "schedule_text", "overlapped", (b"pipeline ranks=1 chunks=2 microbatches=3 placement=v\n"
+                                          b"rank 0: F0.0 F1.0 F0.1 BW1.0 F1.1&BW0.0 F0.2&BW1.1 F1.2&BW0.1 BW1.2 B0.2 W0.2\n")
+    yield "schedule_csv", "computations", b"0F0,,0F1,0I0,0W0,0B1\r\n,1F0,1B0,1F1,1B1\r\n"
+    yield "schedule_csv", "parameters", b"0UNSHARD,0F0,0B0,0REDUCE_GRAD,0RESHARD\n"
+
+
 def run_seeds(run):
     for path in sorted(run.glob("record/rank-*.jsonl")):
         # Lines of the first two steps, and the first of every other kind, without most of the program.
@@ -148,7 +165,7 @@ def run_seeds(run):
 
 def main():
     folder = Path(sys.argv[1])
-    seeds = [*repository_seeds(), *written_seeds()]
+    seeds = [*repository_seeds(), *written_seeds(), *schedule_seeds()]
     for run in sys.argv[2:]:
         seeds += run_seeds(Path(run))
     for target, name, content in seeds:
