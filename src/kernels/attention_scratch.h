@@ -10,12 +10,10 @@
 
 namespace fivefold {
 
-// The shape of one attention call over packed documents. `max_document_tokens` is the longest document's length.
+// What of an attention call decides its scratch. `max_segment_keys` is the most keys of a segment: the longest
+// document's length, where documents see themselves.
 struct AttentionShape {
-  int64_t tokens = 0;
-  int64_t max_document_tokens = 0;
-  int64_t num_heads = 0;
-  int64_t num_kv_heads = 0;
+  int64_t max_segment_keys = 0;
   int64_t head_dim = 0;
 };
 
@@ -28,17 +26,17 @@ inline constexpr int64_t kAttentionBackwardStrip = 256;
 inline constexpr int64_t kAttentionUnits = 4;
 // Head width of the tiles: operands are padded to whole vectors.
 constexpr int64_t attention_tile_width(int64_t head_dim) { return round_up(head_dim, 16); }
-// Elements (padded keys x tile width) up to which backward keeps the key and value gradients of a whole document in
-// scratch, and so computes each score once. Longer documents compute the scores twice, in two passes.
+// Elements (padded keys x tile width) up to which backward keeps the key and value gradients of a whole segment in
+// scratch, and so computes each score once. Longer segments compute the scores twice, in two passes.
 inline constexpr int64_t kAttentionFusedElements = int64_t{1} << 18;
 
 constexpr bool attention_backward_fits_fused(const AttentionShape& shape) {
-  return round_up(shape.max_document_tokens, kAttentionBackwardStrip) * attention_tile_width(shape.head_dim) <=
+  return round_up(shape.max_segment_keys, kAttentionBackwardStrip) * attention_tile_width(shape.head_dim) <=
          kAttentionFusedElements;
 }
 // Keys whose gradients one thread keeps at a time.
 constexpr int64_t attention_backward_kept_keys(const AttentionShape& shape) {
-  return attention_backward_fits_fused(shape) ? round_up(shape.max_document_tokens, kAttentionBackwardStrip)
+  return attention_backward_fits_fused(shape) ? round_up(shape.max_segment_keys, kAttentionBackwardStrip)
                                               : kAttentionBackwardStrip;
 }
 
@@ -58,9 +56,9 @@ constexpr int64_t attention_forward_scratch_bytes_per_thread(const AttentionShap
 // Bytes of backward scratch for one thread, w = padded head width, n = padded keys whose gradients are kept:
 //   4 units x (4 packed operands + query gradient) x 64 w x 4, one tile in passing 64 w x 4, keys, values and
 //   transposed keys 3 x 256 w x 4, two score tiles 2 x 256 x 64 x 4 and three bf16 copies 3 x 256 x 64 x 2, log-sum-exp
-//   and row dots 4 x 2 x 64 x 4, key and value gradients 2 n w x 4 = 8448 w + 231424 + 8 n w,   n = the longest
-//   document rounded up to 256 where n w <= 2^18, otherwise 256. w = 64, 512 tokens: 1034240 bytes; w = 128, 2048
-//   tokens: 3409920 bytes (the largest for w = 128).
+//   and row dots 4 x 2 x 64 x 4, key and value gradients 2 n w x 4 = 8448 w + 231424 + 8 n w,   n = the most
+//   keys of a segment rounded up to 256 where n w <= 2^18, otherwise 256. w = 64, 512 keys: 1034240 bytes; w = 128,
+//   2048 keys: 3409920 bytes (the largest for w = 128).
 constexpr int64_t attention_backward_scratch_bytes_per_thread(const AttentionShape& shape) {
   const int64_t width = attention_tile_width(shape.head_dim);
   const int64_t tiles = (5 * kAttentionUnits + 1) * kAttentionBlock * width;

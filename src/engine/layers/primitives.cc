@@ -21,12 +21,16 @@ std::span<std::byte> span_of(const at::Tensor& tensor) {
   return {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()};
 }
 
-AttentionLayout attention_layout(const HeadGeometry& heads, std::span<const int32_t> cu_seqlens) {
-  return {.cu_seqlens = cu_seqlens,
+// Self-attention of packed documents, over rows of q, k and v together.
+AttentionLayout packed_layout(const HeadGeometry& heads, std::span<const AttentionSegment> documents, int64_t rows) {
+  return {.segments = documents,
+          .q_rows = rows,
+          .kv_rows = rows,
           .num_heads = heads.num_heads,
           .num_kv_heads = heads.num_kv_heads,
           .head_dim = heads.head_dim,
-          .qkv_stride = heads.qkv_width(),
+          .q_stride = heads.qkv_width(),
+          .kv_stride = heads.qkv_width(),
           .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(heads.head_dim)))};
 }
 
@@ -180,21 +184,24 @@ void rope(at::Tensor& qkv, const HeadGeometry& heads, const at::Tensor& cos, con
 
 void attention_forward(const at::Tensor& qkv, const HeadGeometry& heads, std::span<const int32_t> cu_seqlens,
                        at::Tensor& out, at::Tensor& lse, int threads) {
-  const AttentionLayout layout = attention_layout(heads, cu_seqlens);
+  const std::vector<AttentionSegment> documents = packed_segments(cu_seqlens);
+  const AttentionLayout layout = packed_layout(heads, documents, cu_seqlens.back());
   const at::Tensor work = scratch(attention_forward_scratch_bytes(layout.shape(), threads));
   visit_dtype(qkv, [&]<class T>(std::type_identity<T>) {
-    attention_forward<T>(layout, elements<T>(qkv), elements<T>(out), elements<float>(lse), span_of(work));
+    attention_forward<T>(layout, packed_inputs(layout, elements<T>(qkv)),
+                         {.data = out.data_ptr(), .type = element_type(out)}, elements<float>(lse), span_of(work));
   });
 }
 
 void attention_backward(const at::Tensor& qkv, const HeadGeometry& heads, std::span<const int32_t> cu_seqlens,
                         const at::Tensor& out, const at::Tensor& lse, const at::Tensor& dout, at::Tensor& dqkv,
                         int threads) {
-  const AttentionLayout layout = attention_layout(heads, cu_seqlens);
+  const std::vector<AttentionSegment> documents = packed_segments(cu_seqlens);
+  const AttentionLayout layout = packed_layout(heads, documents, cu_seqlens.back());
   const at::Tensor work = scratch(attention_backward_scratch_bytes(layout.shape(), threads));
   visit_dtype(qkv, [&]<class T>(std::type_identity<T>) {
-    attention_backward<T>(layout, elements<T>(qkv), elements<T>(out), elements<float>(lse), elements<T>(dout),
-                          elements<T>(dqkv), span_of(work));
+    attention_backward<T>(layout, packed_inputs(layout, elements<T>(qkv)), elements<T>(out), elements<float>(lse),
+                          elements<T>(dout), packed_gradients(layout, elements<T>(dqkv)), span_of(work));
   });
 }
 

@@ -4,22 +4,14 @@
 
 #include <algorithm>
 
-#include "base/check.h"
 #include "engine/ops/attention_worker.h"
 
 namespace fivefold::ops {
 
 AttentionShape AttentionLayout::shape() const {
-  FIVEFOLD_CHECK(!cu_seqlens.empty());
   int64_t longest = 0;
-  for (size_t i = 0; i + 1 < cu_seqlens.size(); ++i) {
-    longest = std::max<int64_t>(longest, cu_seqlens[i + 1] - cu_seqlens[i]);
-  }
-  return {.tokens = cu_seqlens.back(),
-          .max_document_tokens = longest,
-          .num_heads = num_heads,
-          .num_kv_heads = num_kv_heads,
-          .head_dim = head_dim};
+  for (const AttentionSegment& segment : segments) longest = std::max(longest, segment.kv_len);
+  return {.max_segment_keys = longest, .head_dim = head_dim};
 }
 
 int64_t attention_forward_scratch_bytes(const AttentionShape& shape, int num_threads) {

@@ -11,12 +11,21 @@ namespace {
 // Tensors of a backward call.
 template <typename Element>
 struct BackwardTensors {
-  const Element* qkv;
+  const AttentionInputs<Element>& in;
   const Element* o;
   const float* lse;
   const Element* d_o;
-  Element* d_qkv;
+  const AttentionGradients& gradients;
 };
+
+// Writes or adds rows of the tile [rows, width], times their factors, at (row, column) of a gradient.
+void write_gradient(const AttentionGradient& gradient, int64_t row, int64_t column, const float* tile, int64_t width,
+                    const float* row_factor, int64_t rows, int64_t columns) {
+  kernels::visit_element(gradient.type, [&]<class T>(std::type_identity<T>) {
+    tiles::write_rows(tile, width, row_factor, rows, columns, gradient.mode,
+                      static_cast<T*>(gradient.data) + row * gradient.stride + column, gradient.stride);
+  });
+}
 
 // Which gradients a walk over tiles adds up.
 enum class Gradients { kAll, kKeysAndValues, kQueries };
@@ -55,52 +64,54 @@ class BackwardWorker {
   }
 
   void run(const Task& task) {
-    const QueryBatch& b = task.batch;
     switch (task.kind) {
       case Task::Kind::kFused:
-        return run_fused(b.document_begin, b.document_tokens, b.kv_head);
+        return run_fused(*task.group, task.kv_head);
       case Task::Kind::kKeyStrip:
-        return run_key_strip(b.document_begin, b.document_tokens, b.kv_head, b.first_row);
+        return run_key_strip(*task.group, task.kv_head, task.first_key);
       case Task::Kind::kQueries:
-        return add_batch(b, Gradients::kQueries);
+        return add_batch(task.batch, Gradients::kQueries);
       case Task::Kind::kForward:
         FIVEFOLD_CHECK(false);
     }
   }
 
  private:
-  // All gradients of a key head, each score once. Keeps the key gradients of the whole document.
-  void run_fused(int64_t document_begin, int64_t document_tokens, int64_t kv_head) {
-    clear_key_gradients(document_tokens);
-    for_each_batch(g_, document_begin, document_tokens, kv_head, 0,
-                   [&](const QueryBatch& batch) { add_batch(batch, Gradients::kAll); });
-    write_key_gradients(document_begin, kv_head, 0, document_tokens);
+  // All gradients of a key head, each score once. Keeps the key gradients of the whole group.
+  void run_fused(const KeyGroup& group, int64_t kv_head) {
+    clear_key_gradients(group.kv_len);
+    for (size_t i = 0; i < group.num_segments; ++i) {
+      for_each_batch(g_, g_.segments[group.first_segment + i], kv_head, 0,
+                     [&](const QueryBatch& batch) { add_batch(batch, Gradients::kAll); });
+    }
+    write_key_gradients(group.kv_begin, kv_head, group.kv_len);
   }
 
   // Key and value gradients of the strip that starts at `first_key`.
-  void run_key_strip(int64_t document_begin, int64_t document_tokens, int64_t kv_head, int64_t first_key) {
-    const int64_t end = std::min(document_tokens, first_key + kAttentionBackwardStrip);
-    clear_key_gradients(end - first_key);
-    pack_strip(document_begin, kv_head, first_key, end);
-    for_each_batch(g_, document_begin, document_tokens, kv_head, first_key, [&](const QueryBatch& batch) {
-      pack_units(batch);
-      for (int64_t u = 0; u < g_.num_units(batch); ++u) {
-        add_tile(u, g_.unit(batch, u).row, first_key, 0, Gradients::kKeysAndValues);
-      }
-    });
-    write_key_gradients(document_begin, kv_head, first_key, end);
+  void run_key_strip(const KeyGroup& group, int64_t kv_head, int64_t first_key) {
+    const int64_t count = std::min(group.kv_len - first_key, kAttentionBackwardStrip);
+    clear_key_gradients(count);
+    pack_strip(group.kv_begin + first_key, kv_head, count);
+    for (size_t i = 0; i < group.num_segments; ++i) {
+      for_each_batch(g_, g_.segments[group.first_segment + i], kv_head, first_key, [&](const QueryBatch& batch) {
+        pack_units(batch);
+        for (int64_t u = 0; u < g_.num_units(batch); ++u) {
+          add_tile(batch, u, first_key, 0, Gradients::kKeysAndValues);
+        }
+      });
+    }
+    write_key_gradients(group.kv_begin + first_key, kv_head, count);
   }
 
-  // Query gradients of a batch and, with kAll, its part of the key gradients of the document.
+  // Query gradients of a batch and, with kAll, its part of the key gradients of the group.
   void add_batch(const QueryBatch& batch, Gradients gradients) {
     pack_units(batch);
     const int64_t num_units = g_.num_units(batch);
     std::fill_n(d_queries_, num_units * kBlock * g_.width, 0.0f);
-    for (int64_t key = 0; key < batch.end_row; key += kAttentionBackwardStrip) {
-      pack_strip(batch.document_begin, batch.kv_head, key, std::min(batch.end_row, key + kAttentionBackwardStrip));
-      for (int64_t u = 0; u < num_units; ++u) {
-        add_tile(u, g_.unit(batch, u).row, key, key, gradients);
-      }
+    const int64_t key_end = visible_keys(*batch.segment, batch.end_row);
+    for (int64_t key = 0; key < key_end; key += kAttentionBackwardStrip) {
+      pack_strip(batch.segment->kv_begin + key, batch.kv_head, std::min(key_end - key, kAttentionBackwardStrip));
+      for (int64_t u = 0; u < num_units; ++u) add_tile(batch, u, key, key, gradients);
     }
     for (int64_t u = 0; u < num_units; ++u) write_query_gradient(batch, u);
   }
@@ -114,18 +125,18 @@ class BackwardWorker {
     const int64_t d = g_.layout.head_dim;
     for (int64_t u = 0; u < g_.num_units(batch); ++u) {
       const Unit unit = g_.unit(batch, u);
-      const int64_t row = batch.document_begin + unit.row;
+      const int64_t row = batch.segment->q_begin + unit.row;
       const int64_t tile = u * kBlock * g_.width;
-      const int64_t in_output = row * g_.output_stride() + g_.query_column(unit.head);
-      pack_unit(t_.qkv + row * g_.layout.qkv_stride + g_.query_column(unit.head), g_.layout.qkv_stride, unit.rows,
-                queries_ + tile, queries_transposed_ + tile);
+      const int64_t in_output = row * g_.output_stride() + unit.head * d;
+      pack_unit(t_.in.q + row * g_.layout.q_stride + unit.head * d, g_.layout.q_stride, unit.rows, queries_ + tile,
+                queries_transposed_ + tile);
       pack_unit(t_.d_o + in_output, g_.output_stride(), unit.rows, d_outputs_ + tile, d_outputs_transposed_ + tile);
-      // Rows past the end of the document have zero queries and output gradients; finite statistics keep them harmless.
+      // Rows past the end of the segment have zero queries and output gradients; finite statistics keep them harmless.
       float* lse_log2 = lse_log2_ + u * kBlock;
       float* row_dot = row_dot_ + u * kBlock;
       std::fill_n(lse_log2, kBlock, 0.0f);
       std::fill_n(row_dot, kBlock, 0.0f);
-      for (int64_t r = 0; r < unit.rows; ++r) lse_log2[r] = t_.lse[unit.head * g_.tokens + row + r] * kLog2E;
+      for (int64_t r = 0; r < unit.rows; ++r) lse_log2[r] = t_.lse[unit.head * g_.layout.q_rows + row + r] * kLog2E;
       tiles::row_dots(t_.o + in_output, t_.d_o + in_output, g_.output_stride(), unit.rows, d, row_dot);
     }
   }
@@ -136,13 +147,11 @@ class BackwardWorker {
     tiles::pack_right_transposed(passing_, kBlock, g_.width, right_transposed, kBlock);
   }
 
-  void pack_strip(int64_t document_begin, int64_t kv_head, int64_t first_key, int64_t end) {
-    const int64_t stride = g_.layout.qkv_stride;
-    const int64_t count = end - first_key;
-    const int64_t padded = round_up(count, kBlock);
-    const Element* row = t_.qkv + (document_begin + first_key) * stride;
-    tiles::stage_rows(row + g_.key_column(kv_head), stride, count, g_.layout.head_dim, keys_, padded, g_.width);
-    tiles::stage_rows(row + g_.value_column(kv_head), stride, count, g_.layout.head_dim, values_, padded, g_.width);
+  // Key rows [first, first + count) of the segments' numbering.
+  void pack_strip(int64_t first, int64_t kv_head, int64_t count) {
+    const int64_t padded = round_up(count, kBlock), column = kv_head * g_.layout.head_dim;
+    stage_key_rows(g_, t_.in.k + column, first, count, keys_, padded);
+    stage_key_rows(g_, t_.in.v + column, first, count, values_, padded);
     for (int64_t key = 0; key < padded; key += kBlock) {
       tiles::transpose_left(keys_ + key * g_.width, kBlock, g_.width, passing_, keys_transposed_ + key,
                             kAttentionBackwardStrip);
@@ -150,16 +159,20 @@ class BackwardWorker {
   }
 
   // Adds what the strip's keys and unit u give each other. `kept_key`: the strip's first row in the key gradients.
-  void add_tile(int64_t u, int64_t row, int64_t first_key, int64_t kept_key, Gradients gradients) {
-    const int64_t keys = std::min(kAttentionBackwardStrip, row + kBlock - first_key);
-    if (keys <= 0) return;
+  void add_tile(const QueryBatch& batch, int64_t u, int64_t first_key, int64_t kept_key, Gradients gradients) {
+    const Unit unit = g_.unit(batch, u);
+    if (unit.key_end <= first_key) return;
+    const int64_t keys = std::min(kAttentionBackwardStrip, round_up(unit.key_end - first_key, kBlock));
     const int64_t w = g_.width;
     const int64_t tile = u * kBlock * w;
     multiply(keys, kBlock, w, keys_, w, queries_transposed_ + tile, kBlock, scores_, kBlock, /*add=*/false);
     multiply(keys, kBlock, w, values_, w, d_outputs_transposed_ + tile, kBlock, d_probabilities_, kBlock,
              /*add=*/false);
-    const tiles::GradientStrip strip{
-        .keys = keys, .first_query_offset = row - first_key, .scale_log2 = g_.layout.scale * kLog2E};
+    const bool causal = batch.segment->mask == AttentionMask::kCausal;
+    const tiles::GradientStrip strip{.keys = keys,
+                                     .first_query_offset = visible_keys(*batch.segment, unit.row + 1) - 1 - first_key,
+                                     .queries_per_key = causal ? 1 : kBlock,
+                                     .scale_log2 = g_.layout.scale * kLog2E};
     const float* lse_log2 = lse_log2_ + u * kBlock;
     const float* row_dot = row_dot_ + u * kBlock;
     if constexpr (std::is_same_v<Operand, float>) {
@@ -184,28 +197,27 @@ class BackwardWorker {
     float* rows = scores_;  // free by now; holds 256 x 64, a tile at a time of at most 256 columns
     const float* transposed = d_queries_ + u * kBlock * g_.width;
     std::fill_n(factor_, kBlock, g_.layout.scale);
-    Element* out = t_.d_qkv + (batch.document_begin + unit.row) * g_.layout.qkv_stride + g_.query_column(unit.head);
-    for (int64_t c = 0; c < g_.layout.head_dim; c += kAttentionBackwardStrip) {
+    const int64_t row = batch.segment->q_begin + unit.row, d = g_.layout.head_dim;
+    for (int64_t c = 0; c < d; c += kAttentionBackwardStrip) {
       const int64_t columns = std::min(kAttentionBackwardStrip, g_.width - c);
       tiles::pack_right_transposed(transposed + c * kBlock, columns, kBlock, rows, columns);
-      tiles::write_rows(rows, columns, factor_, unit.rows, std::min(columns, g_.layout.head_dim - c), out + c,
-                        g_.layout.qkv_stride);
+      write_gradient(t_.gradients.q, row, unit.head * d + c, rows, columns, factor_, unit.rows,
+                     std::min(columns, d - c));
     }
   }
 
-  void write_key_gradients(int64_t document_begin, int64_t kv_head, int64_t first_key, int64_t end) {
-    Element* row = t_.d_qkv + (document_begin + first_key) * g_.layout.qkv_stride;
-    for (int64_t key = first_key; key < end; key += kBlock) {
-      const int64_t rows = std::min(kBlock, end - key);
-      const int64_t offset = (key - first_key) * g_.width;
-      Element* out = row + (key - first_key) * g_.layout.qkv_stride;
-      std::fill_n(factor_, kBlock, g_.layout.scale);
-      tiles::write_rows(d_keys_ + offset, g_.width, factor_, rows, g_.layout.head_dim, out + g_.key_column(kv_head),
-                        g_.layout.qkv_stride);
-      std::fill_n(factor_, kBlock, 1.0f);
-      tiles::write_rows(d_values_ + offset, g_.width, factor_, rows, g_.layout.head_dim, out + g_.value_column(kv_head),
-                        g_.layout.qkv_stride);
-    }
+  // The kept gradients, of key rows [first, first + count) of the segments' numbering.
+  void write_key_gradients(int64_t first, int64_t kv_head, int64_t count) {
+    const int64_t d = g_.layout.head_dim, column = kv_head * d;
+    g_.for_each_run(first, count, [&](int64_t run, int64_t offset, int64_t run_rows) {
+      for (int64_t r = 0; r < run_rows; r += kBlock) {
+        const int64_t rows = std::min(kBlock, run_rows - r), kept = (offset + r) * g_.width;
+        std::fill_n(factor_, kBlock, g_.layout.scale);
+        write_gradient(t_.gradients.k, run + r, column, d_keys_ + kept, g_.width, factor_, rows, d);
+        std::fill_n(factor_, kBlock, 1.0f);
+        write_gradient(t_.gradients.v, run + r, column, d_values_ + kept, g_.width, factor_, rows, d);
+      }
+    });
   }
 
   const Geometry& g_;
@@ -231,9 +243,29 @@ class BackwardWorker {
   float factor_[kBlock];
 };
 
+// Zeroes the rows of a gradient that is overwritten, in the given ranges of its rows.
+void clear_gradient(const AttentionGradient& gradient, RowRange rows, int64_t columns) {
+  if (gradient.mode == kernels::Accumulate::kAdd) return;
+  const int64_t size = gradient.type == kernels::ElementType::kFloat32 ? 4 : 2;
+  clear_rows(rows, gradient.data, gradient.stride, columns, size);
+}
+
+void write_unseen_rows(const Geometry& g, const AttentionGradients& gradients) {
+  for (const RowRange rows : g.unseen_queries) clear_gradient(gradients.q, rows, g.output_stride());
+  const int64_t columns = g.layout.num_kv_heads * g.layout.head_dim;
+  for (const RowRange rows : g.unseen_keys) {
+    g.for_each_run(rows.begin, rows.count, [&](int64_t run, int64_t, int64_t run_rows) {
+      for (const AttentionGradient* gradient : {&gradients.k, &gradients.v}) {
+        clear_gradient(*gradient, {run, run_rows}, columns);
+      }
+    });
+  }
+}
+
 template <typename Operand, typename Element>
 void backward_on(const AttentionLayout& layout, const BackwardTensors<Element>& tensors, std::span<std::byte> scratch) {
   const Geometry geometry(layout);
+  write_unseen_rows(geometry, tensors.gradients);
   run_tasks(backward_tasks(geometry, omp_get_max_threads()), scratch,
             attention_backward_scratch_bytes_per_thread(geometry.shape),
             [&](std::span<std::byte> own) { return BackwardWorker<Element, Operand>(geometry, tensors, own); });
@@ -242,9 +274,10 @@ void backward_on(const AttentionLayout& layout, const BackwardTensors<Element>& 
 }  // namespace
 
 template <typename Element>
-void attention_backward(const AttentionLayout& layout, const Element* qkv, const Element* o, const float* lse,
-                        const Element* d_o, Element* d_qkv, std::span<std::byte> scratch) {
-  const BackwardTensors<Element> tensors{qkv, o, lse, d_o, d_qkv};
+void attention_backward(const AttentionLayout& layout, const AttentionInputs<Element>& inputs, const Element* o,
+                        const float* lse, const Element* d_o, const AttentionGradients& gradients,
+                        std::span<std::byte> scratch) {
+  const BackwardTensors<Element> tensors{inputs, o, lse, d_o, gradients};
   if (std::is_same_v<Element, BFloat16> && multiplies_bf16()) {
     backward_on<Element>(layout, tensors, scratch);
   } else {
@@ -252,9 +285,10 @@ void attention_backward(const AttentionLayout& layout, const Element* qkv, const
   }
 }
 
-template void attention_backward<float>(const AttentionLayout&, const float*, const float*, const float*, const float*,
-                                        float*, std::span<std::byte>);
-template void attention_backward<BFloat16>(const AttentionLayout&, const BFloat16*, const BFloat16*, const float*,
-                                           const BFloat16*, BFloat16*, std::span<std::byte>);
+template void attention_backward<float>(const AttentionLayout&, const AttentionInputs<float>&, const float*,
+                                        const float*, const float*, const AttentionGradients&, std::span<std::byte>);
+template void attention_backward<BFloat16>(const AttentionLayout&, const AttentionInputs<BFloat16>&, const BFloat16*,
+                                           const float*, const BFloat16*, const AttentionGradients&,
+                                           std::span<std::byte>);
 
 }  // namespace fivefold::ops

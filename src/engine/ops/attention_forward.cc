@@ -6,14 +6,15 @@
 #include "engine/ops/attention_tasks.h"
 #include "engine/ops/attention_tiles.h"
 #include "engine/ops/attention_worker.h"
+#include "kernels/attention_merge.h"
 
 namespace fivefold::ops {
 namespace {
 
 template <typename Element>
 struct ForwardTensors {
-  const Element* qkv;
-  Element* o;
+  const AttentionInputs<Element>& in;
+  const AttentionOutput& out;
   float* lse;
 };
 
@@ -43,50 +44,51 @@ class ForwardWorker {
   void run(const Task& task) {
     const QueryBatch& batch = task.batch;
     const int64_t num_units = g_.num_units(batch);
-    const Element* rows = t_.qkv + batch.document_begin * g_.layout.qkv_stride;
     for (int64_t u = 0; u < num_units; ++u) {
       const Unit unit = g_.unit(batch, u);
-      tiles::stage_rows(rows + unit.row * g_.layout.qkv_stride + g_.query_column(unit.head), g_.layout.qkv_stride,
+      const int64_t row = batch.segment->q_begin + unit.row;
+      tiles::stage_rows(t_.in.q + row * g_.layout.q_stride + unit.head * g_.layout.head_dim, g_.layout.q_stride,
                         unit.rows, g_.layout.head_dim, queries_ + u * kBlock * g_.width, kBlock, g_.width);
     }
     std::fill_n(outputs_, num_units * kBlock * g_.width, 0.0f);
     std::fill_n(row_max_, num_units * kBlock, -std::numeric_limits<float>::infinity());
     std::fill_n(row_sum_, num_units * kBlock, 0.0f);
-    for (int64_t key = 0; key < batch.end_row; key += kAttentionForwardStrip) {
-      pack_strip(batch, rows, key);
-      for (int64_t u = 0; u < num_units; ++u) attend(u, g_.unit(batch, u).row, key);
+    const int64_t key_end = visible_keys(*batch.segment, batch.end_row);
+    for (int64_t key = 0; key < key_end; key += kAttentionForwardStrip) {
+      pack_strip(batch, key, std::min(key_end, key + kAttentionForwardStrip));
+      for (int64_t u = 0; u < num_units; ++u) attend(batch, u, key);
     }
     for (int64_t u = 0; u < num_units; ++u) finish(batch, u);
   }
 
  private:
-  void pack_strip(const QueryBatch& batch, const Element* rows, int64_t first_key) {
-    const int64_t stride = g_.layout.qkv_stride;
-    const int64_t end = std::min(batch.end_row, first_key + kAttentionForwardStrip);
+  void pack_strip(const QueryBatch& batch, int64_t first_key, int64_t end) {
+    const int64_t column = batch.kv_head * g_.layout.head_dim;
     for (int64_t key = first_key; key < end; key += kBlock) {
       const int64_t count = std::min(kBlock, end - key);
-      const Element* row = rows + key * stride;
+      const int64_t row = batch.segment->kv_begin + key;
       const int64_t in_strip = key - first_key;
-      tiles::stage_rows(row + g_.key_column(batch.kv_head), stride, count, g_.layout.head_dim, passing_, kBlock,
-                        g_.width);
+      stage_key_rows(g_, t_.in.k + column, row, count, passing_, kBlock);
       // A pair of k, or one k, is a word: columns of the transposed operand are words for bf16 and fp32 alike.
       tiles::pack_right_transposed(passing_, kBlock, g_.width, keys_ + in_strip * kWordElements,
                                    kAttentionForwardStrip);
-      tiles::stage_rows(row + g_.value_column(batch.kv_head), stride, count, g_.layout.head_dim, passing_, kBlock,
-                        g_.width);
+      stage_key_rows(g_, t_.in.v + column, row, count, passing_, kBlock);
       tiles::pack_right(passing_, kBlock, g_.width, values_ + in_strip * g_.width);
     }
   }
 
-  void attend(int64_t u, int64_t row, int64_t first_key) {
-    const int64_t keys = std::min(kAttentionForwardStrip, row + kBlock - first_key);
-    if (keys <= 0) return;
+  void attend(const QueryBatch& batch, int64_t u, int64_t first_key) {
+    const Unit unit = g_.unit(batch, u);
+    if (unit.key_end <= first_key) return;
+    const int64_t keys = std::min(kAttentionForwardStrip, round_up(unit.key_end - first_key, kBlock));
     float* output = outputs_ + u * kBlock * g_.width;
     multiply(kBlock, keys, g_.width, queries_ + u * kBlock * g_.width, g_.width, keys_, kAttentionForwardStrip, scores_,
              kAttentionForwardStrip, /*add=*/false);
+    const bool causal = batch.segment->mask == AttentionMask::kCausal;
     const tiles::SoftmaxStrip strip{.keys = keys,
                                     .ld = kAttentionForwardStrip,
-                                    .first_row_keys = row + 1 - first_key,
+                                    .first_row_keys = visible_keys(*batch.segment, unit.row + 1) - first_key,
+                                    .keys_per_row = causal ? 1 : 0,
                                     .scale_log2 = g_.layout.scale * kLog2E,
                                     .width = g_.width};
     tiles::softmax_strip(strip, scores_, probabilities_, row_max_ + u * kBlock, row_sum_ + u * kBlock, output);
@@ -96,14 +98,27 @@ class ForwardWorker {
 
   void finish(const QueryBatch& batch, int64_t u) {
     const Unit unit = g_.unit(batch, u);
-    const int64_t row = batch.document_begin + unit.row;
-    float* sum = row_sum_ + u * kBlock;
+    const int64_t row = batch.segment->q_begin + unit.row;
+    float* lse = row_max_ + u * kBlock;
+    float* factor = row_sum_ + u * kBlock;
     for (int64_t r = 0; r < unit.rows; ++r) {
-      t_.lse[unit.head * g_.tokens + row + r] = row_max_[u * kBlock + r] / kLog2E + std::log(sum[r]);
-      sum[r] = 1.0f / sum[r];
+      lse[r] = lse[r] / kLog2E + std::log(factor[r]);
+      factor[r] = 1.0f / factor[r];
     }
-    tiles::write_rows(outputs_ + u * kBlock * g_.width, g_.width, sum, unit.rows, g_.layout.head_dim,
-                      t_.o + row * g_.output_stride() + g_.query_column(unit.head), g_.output_stride());
+    const float* output = outputs_ + u * kBlock * g_.width;
+    const int64_t d = g_.layout.head_dim, stride = g_.output_stride(), first = row * stride + unit.head * d;
+    float* lse_out = t_.lse + unit.head * g_.layout.q_rows + row;
+    if (t_.out.mode == AttentionOutput::Mode::kMerge) {
+      const kernels::AttentionPartial partial{
+          .out = output, .out_stride = g_.width, .row_factor = factor, .lse = lse, .rows = unit.rows, .cols = d};
+      kernels::merge_attention(partial, static_cast<float*>(t_.out.data) + first, stride, lse_out);
+      return;
+    }
+    std::copy_n(lse, unit.rows, lse_out);
+    kernels::visit_element(t_.out.type, [&]<class T>(std::type_identity<T>) {
+      tiles::write_rows(output, g_.width, factor, unit.rows, d, kernels::Accumulate::kOverwrite,
+                        static_cast<T*>(t_.out.data) + first, stride);
+    });
   }
 
   static constexpr int64_t kWordElements = 4 / sizeof(Operand);
@@ -120,9 +135,22 @@ class ForwardWorker {
   float* row_sum_;
 };
 
+// Rows that see nothing.
+template <typename Element>
+void write_unseen_rows(const Geometry& g, const ForwardTensors<Element>& t) {
+  for (const RowRange rows : g.unseen_queries) {
+    const int64_t size = t.out.type == kernels::ElementType::kFloat32 ? 4 : 2;
+    clear_rows(rows, t.out.data, g.output_stride(), g.output_stride(), size);
+    for (int64_t head = 0; head < g.layout.num_heads; ++head) {
+      std::fill_n(t.lse + head * g.layout.q_rows + rows.begin, rows.count, -std::numeric_limits<float>::infinity());
+    }
+  }
+}
+
 template <typename Operand, typename Element>
 void forward_on(const AttentionLayout& layout, const ForwardTensors<Element>& tensors, std::span<std::byte> scratch) {
   const Geometry geometry(layout);
+  if (tensors.out.mode == AttentionOutput::Mode::kOverwrite) write_unseen_rows(geometry, tensors);
   run_tasks(forward_tasks(geometry), scratch, attention_forward_scratch_bytes_per_thread(geometry.shape),
             [&](std::span<std::byte> own) { return ForwardWorker<Element, Operand>(geometry, tensors, own); });
 }
@@ -130,9 +158,11 @@ void forward_on(const AttentionLayout& layout, const ForwardTensors<Element>& te
 }  // namespace
 
 template <typename Element>
-void attention_forward(const AttentionLayout& layout, const Element* qkv, Element* o, float* lse,
-                       std::span<std::byte> scratch) {
-  const ForwardTensors<Element> tensors{qkv, o, lse};
+void attention_forward(const AttentionLayout& layout, const AttentionInputs<Element>& inputs,
+                       const AttentionOutput& output, float* lse, std::span<std::byte> scratch) {
+  FIVEFOLD_CHECK(output.mode == AttentionOutput::Mode::kOverwrite || output.type == kernels::ElementType::kFloat32,
+                 "attention: outputs are merged in fp32");
+  const ForwardTensors<Element> tensors{inputs, output, lse};
   if (std::is_same_v<Element, BFloat16> && multiplies_bf16()) {
     forward_on<Element>(layout, tensors, scratch);
   } else {
@@ -140,8 +170,9 @@ void attention_forward(const AttentionLayout& layout, const Element* qkv, Elemen
   }
 }
 
-template void attention_forward<float>(const AttentionLayout&, const float*, float*, float*, std::span<std::byte>);
-template void attention_forward<BFloat16>(const AttentionLayout&, const BFloat16*, BFloat16*, float*,
-                                          std::span<std::byte>);
+template void attention_forward<float>(const AttentionLayout&, const AttentionInputs<float>&, const AttentionOutput&,
+                                       float*, std::span<std::byte>);
+template void attention_forward<BFloat16>(const AttentionLayout&, const AttentionInputs<BFloat16>&,
+                                          const AttentionOutput&, float*, std::span<std::byte>);
 
 }  // namespace fivefold::ops

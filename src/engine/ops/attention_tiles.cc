@@ -1,5 +1,6 @@
 #include "engine/ops/attention_tiles.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <limits>
@@ -100,13 +101,8 @@ FIVEFOLD_INLINE void softmax_rows(const SoftmaxStrip& strip, float* all_scores, 
   for (int64_t r = 0; r < kAttentionBlock; ++r) {
     float* scores = all_scores + r * strip.ld;
     Operand* p = probabilities + r * strip.ld;
-    const int64_t visible = strip.first_row_keys + r;
-    if (visible < keys) {  // only the last block of the strip can be beyond the row
-#pragma omp simd
-      for (int64_t c = keys - kAttentionBlock; c < keys; ++c) {
-        scores[c] = c < visible ? scores[c] : -std::numeric_limits<float>::infinity();
-      }
-    }
+    const int64_t visible = std::max<int64_t>(0, strip.first_row_keys + r * strip.keys_per_row);
+    for (int64_t c = visible; c < keys; ++c) scores[c] = -std::numeric_limits<float>::infinity();
     float largest = scores[0];
 #pragma omp simd reduction(max : largest)
     for (int64_t c = 0; c < keys; ++c) largest = scores[c] > largest ? scores[c] : largest;
@@ -143,7 +139,8 @@ FIVEFOLD_INLINE void gradient_row(const GradientStrip& strip, int64_t key, const
     p[c] = operand_of<Operand>(probability);
     d_scores[c] = operand_of<Operand>(gradient);
   }
-  for (int64_t c = 0; c < key - strip.first_query_offset; ++c) p[c] = d_scores[c] = Operand{};
+  const int64_t hidden = std::min(kAttentionBlock, (key - strip.first_query_offset) * strip.queries_per_key);
+  for (int64_t c = 0; c < hidden; ++c) p[c] = d_scores[c] = Operand{};
 }
 
 // Word c = (low[c], high[c]).
@@ -168,11 +165,18 @@ FIVEFOLD_INLINE void dots(const Element* a, const Element* b, int64_t stride, in
 
 template <typename Element>
 FIVEFOLD_INLINE void write(const float* tile, int64_t width, const float* row_factor, int64_t rows, int64_t columns,
-                           Element* out, int64_t stride) {
+                           kernels::Accumulate mode, Element* out, int64_t stride) {
   for (int64_t r = 0; r < rows; ++r) {
+    const float* in = tile + r * width;
+    Element* to = out + r * stride;
+    const float factor = row_factor[r];
+    if (mode == kernels::Accumulate::kOverwrite) {
 #pragma omp simd
-    for (int64_t c = 0; c < columns; ++c)
-      out[r * stride + c] = from_float<Element>(tile[r * width + c] * row_factor[r]);
+      for (int64_t c = 0; c < columns; ++c) to[c] = from_float<Element>(in[c] * factor);
+    } else {
+#pragma omp simd
+      for (int64_t c = 0; c < columns; ++c) to[c] = from_float<Element>(to_float(to[c]) + in[c] * factor);
+    }
   }
 }
 
@@ -268,12 +272,12 @@ FIVEFOLD_CLONES void row_dots(const BFloat16* a, const BFloat16* b, int64_t stri
 }
 
 FIVEFOLD_CLONES void write_rows(const float* tile, int64_t width, const float* row_factor, int64_t rows,
-                                int64_t columns, float* out, int64_t stride) {
-  write(tile, width, row_factor, rows, columns, out, stride);
+                                int64_t columns, kernels::Accumulate mode, float* out, int64_t stride) {
+  write(tile, width, row_factor, rows, columns, mode, out, stride);
 }
 FIVEFOLD_CLONES void write_rows(const float* tile, int64_t width, const float* row_factor, int64_t rows,
-                                int64_t columns, BFloat16* out, int64_t stride) {
-  write(tile, width, row_factor, rows, columns, out, stride);
+                                int64_t columns, kernels::Accumulate mode, BFloat16* out, int64_t stride) {
+  write(tile, width, row_factor, rows, columns, mode, out, stride);
 }
 
 }  // namespace fivefold::ops::tiles

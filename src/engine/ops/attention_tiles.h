@@ -40,13 +40,15 @@ void transpose_left(const BFloat16* tile, int64_t rows, int64_t width, BFloat16*
                     int64_t ld);
 
 // One strip of online softmax on 64 rows of scores [64, ld], of which `keys` columns are in use. Row r sees the columns
-// below first_row_keys + r. Replaces scores by probabilities relative to the running maximum, brings `row_max` (in
-// units of scaled base-2 exponents), `row_sum` and the rows of `output` [64, width] up to date with it. The float form
-// works in place: `probabilities` is `scores`.
+// below first_row_keys + r keys_per_row: one key more a row under a causal mask, the same keys (0) without a mask. A
+// row that sees no key of its first strip is not allowed; of later strips it may see none. Replaces scores by
+// probabilities relative to the running maximum, brings `row_max` (in units of scaled base-2 exponents), `row_sum` and
+// the rows of `output` [64, width] up to date with it. The float form works in place: `probabilities` is `scores`.
 struct SoftmaxStrip {
   int64_t keys = 0;
   int64_t ld = 0;
   int64_t first_row_keys = 0;
+  int64_t keys_per_row = 1;
   float scale_log2 = 0.0f;  // scale of the scores / ln 2
   int64_t width = 0;
 };
@@ -56,12 +58,14 @@ void softmax_strip(const SoftmaxStrip& strip, float* scores, BFloat16* probabili
                    float* output);
 
 // Probabilities and score gradients of `keys` keys (an even number) by 64 queries, from key-major scores and
-// probability gradients [keys, 64]. Query c sees key r when r <= c + first_query_offset.
+// probability gradients [keys, 64]. Query c sees key r when (r - first_query_offset) queries_per_key <= c: with 1 the
+// causal mask; with 64 all queries see the keys up to first_query_offset, and none those beyond.
 //   p = 2^(scale_log2 scores - lse_log2), d_scores = p (d_p - row_dot), zero where masked.
 // The float form works in place (p on scores, d_scores on d_p) and its right operand is d_scores itself.
 struct GradientStrip {
   int64_t keys = 0;
   int64_t first_query_offset = 0;
+  int64_t queries_per_key = 1;
   float scale_log2 = 0.0f;
 };
 void softmax_gradient(const GradientStrip& strip, float* scores, float* d_p, const float* lse_log2,
@@ -73,10 +77,10 @@ void softmax_gradient(const GradientStrip& strip, const float* scores, const flo
 void row_dots(const float* a, const float* b, int64_t stride, int64_t rows, int64_t columns, float* row_dot);
 void row_dots(const BFloat16* a, const BFloat16* b, int64_t stride, int64_t rows, int64_t columns, float* row_dot);
 
-// Writes rows of the fp32 tile [rows, width], each times its factor, as elements.
-void write_rows(const float* tile, int64_t width, const float* row_factor, int64_t rows, int64_t columns, float* out,
-                int64_t stride);
-void write_rows(const float* tile, int64_t width, const float* row_factor, int64_t rows, int64_t columns, BFloat16* out,
-                int64_t stride);
+// Writes (or adds) rows of the fp32 tile [rows, width], each times its factor, as elements.
+void write_rows(const float* tile, int64_t width, const float* row_factor, int64_t rows, int64_t columns,
+                kernels::Accumulate mode, float* out, int64_t stride);
+void write_rows(const float* tile, int64_t width, const float* row_factor, int64_t rows, int64_t columns,
+                kernels::Accumulate mode, BFloat16* out, int64_t stride);
 
 }  // namespace fivefold::ops::tiles

@@ -1,5 +1,5 @@
-// What the forward and the backward of CPU attention share: products of tiles, cutting of scratch, and the loop that
-// gives tasks to threads.
+// What the forward and the backward of CPU attention share: products of tiles, reading of key rows, cutting of scratch,
+// and the loop that gives tasks to threads.
 #pragma once
 
 #include <ATen/native/CPUBlas.h>
@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <numbers>
 #include <span>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "base/check.h"
 #include "base/integer.h"
 #include "engine/ops/attention_tasks.h"
+#include "engine/ops/attention_tiles.h"
 #include "kernels/element.h"
 
 #ifndef _OPENMP
@@ -36,6 +38,27 @@ inline void multiply(int64_t m, int64_t n, int64_t k, const BFloat16* a, int64_t
                      float* c, int64_t ldc, bool add) {
   at::native::cpublas::brgemm(m, n, k, lda, ldb, ldc, add, reinterpret_cast<const at::BFloat16*>(a),
                               reinterpret_cast<const at::BFloat16*>(b), c, /*is_vnni=*/true);
+}
+
+// Copies `count` key or value rows of the buffer whose first row begins at `source` into a tile [padded, width], in the
+// order of the segments' numbering, from row `first` of it; fills the rest with zeros.
+template <typename Element, typename Operand>
+void stage_key_rows(const Geometry& g, const Element* source, int64_t first, int64_t count, Operand* tile,
+                    int64_t padded) {
+  g.for_each_run(first, count, [&](int64_t row, int64_t offset, int64_t rows) {
+    const int64_t rows_here = offset + rows == count ? padded - offset : rows;
+    tiles::stage_rows(source + row * g.layout.kv_stride, g.layout.kv_stride, rows, g.layout.head_dim,
+                      tile + offset * g.width, rows_here, g.width);
+  });
+}
+
+// Zeroes `columns` elements of `size` bytes in the rows [rows.begin, + rows.count) of a buffer.
+inline void clear_rows(RowRange rows, void* data, int64_t stride, int64_t columns, int64_t size) {
+  char* first = static_cast<char*>(data) + rows.begin * stride * size;
+#pragma omp parallel for schedule(static)
+  for (int64_t r = 0; r < rows.count; ++r) {
+    std::memset(first + r * stride * size, 0, static_cast<size_t>(columns * size));
+  }
 }
 
 // Cuts one thread's scratch into buffers.
