@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 
+#include "planner/link_times.h"
 #include "planner/rank_view.h"
 #include "planner/tensor_traffic.h"
 
@@ -10,14 +11,14 @@ namespace fivefold {
 namespace {
 
 struct TensorSeconds {
-  double exposed = 0, hidden = 0;
+  LinkSeconds exposed, hidden;
 };
 
 struct UnitSeconds {
   TensorSeconds tensor_forward, tensor_recompute, tensor_recompute_unused, tensor_backward, tensor_head;
   double forward = 0, recompute = 0, recompute_unused = 0, backward = 0, head = 0;
   double optimizer = 0, accumulate = 0, sum_of_squares = 0;
-  double gather = 0, reduce_scatter = 0, all_reduce = 0;
+  LinkSeconds gather, reduce_scatter, all_reduce;
 };
 
 class UnitTimes {
@@ -32,25 +33,24 @@ class UnitTimes {
                .sequence_parts = tape_.split.sequence_parts(),
                .sequence = config.config.batch.sequence,
                .compute = config.compute},
-        rates_(hardware, config.compute, rank_placement(config, hardware)) {
-    const int world = config.degrees.world(), tensor = part_.split().size;
-    const int per_node = hardware.device.cores > 0 ? world : static_cast<int>(hardware.devices_per_node);
-    // Neighbours of a tensor group come first on a node, then those of a shard group.
-    tensor_per_node_ = std::min(tensor, per_node);
-    shards_per_node_ = std::max(1, std::min(policy_.shards, per_node / tensor));
-    replicas_per_node_ = std::max(1, std::min(policy_.replicas, per_node / (tensor * policy_.shards)));
+        rates_(hardware, config.compute, rank_placement(config, hardware)),
+        links_(hardware, RankGrid::create(config.degrees).value()) {
     for (int unit = 0; unit < inventory.num_units(); ++unit) {
       const bool repeats = unit >= 2 && unit < inventory.head() &&
                            model.layers[static_cast<size_t>(unit) - 1] == model.layers[static_cast<size_t>(unit) - 2];
       seconds_.push_back(repeats ? seconds_.back() : unit_seconds(unit));
     }
-    scalar_all_reduce_ = rates_.collective_seconds(CollectiveKind::kAllReduce, world, std::min(world, per_node), 16);
-    partial_sums_ = partial_sum_seconds(config);
+    scalar_all_reduce_ = links_(CollectiveKind::kAllReduce, GroupKind::kWorld, 16);
+    for (const PartialOver over : {PartialOver::kTensorGroup, PartialOver::kKvHolders}) {
+      const int64_t bytes = part_.partial_elements(over) * dtype_bytes(policy_.grads);
+      const GroupKind group = over == PartialOver::kTensorGroup ? GroupKind::kTp : GroupKind::kKvHead;
+      if (bytes > 0) partial_sums_ += links_(CollectiveKind::kAllReduce, group, static_cast<double>(bytes)).seconds;
+    }
   }
 
   const UnitSeconds& operator[](int unit) const { return seconds_[static_cast<size_t>(unit)]; }
   const Rates& rates() const { return rates_; }
-  double scalar_all_reduce() const { return scalar_all_reduce_; }
+  const LinkSeconds& scalar_all_reduce() const { return scalar_all_reduce_; }
   double partial_sums() const { return partial_sums_; }
   const Inventory& inventory() const { return part_.inventory(); }
   int num_units() const { return static_cast<int>(seconds_.size()); }
@@ -67,20 +67,9 @@ class UnitTimes {
   // Collectives of the tensor group in one pass: those that a product of the same operation hides, and the others.
   TensorSeconds tensor_seconds(const UnitOperations& operations, TapeStep step, const TapeOptions& options = {}) const {
     TensorSeconds seconds;
-    for (const TensorCall& call : tensor_calls(operations, step, tape_, options))
-      (call.hidden ? seconds.hidden : seconds.exposed) += rates_.collective_seconds(
-          call.kind, part_.split().size, tensor_per_node_, static_cast<double>(call.elements * call.element_bytes));
-    return seconds;
-  }
-
-  double partial_sum_seconds(const ResolvedConfig& config) const {
-    double seconds = 0;
-    for (const PartialOver over : {PartialOver::kTensorGroup, PartialOver::kKvHolders}) {
-      const int64_t bytes = part_.partial_elements(over) * dtype_bytes(policy_.grads);
-      const int ranks = over == PartialOver::kTensorGroup ? part_.split().size : config.degrees.kv_holders;
-      if (bytes > 0)
-        seconds += rates_.collective_seconds(CollectiveKind::kAllReduce, ranks, std::min(ranks, tensor_per_node_),
-                                             static_cast<double>(bytes));
+    for (const TensorCall& call : tensor_calls(operations, step, tape_, options)) {
+      LinkSeconds& sum = call.hidden ? seconds.hidden : seconds.exposed;
+      sum = sum + links_(call.kind, GroupKind::kTp, static_cast<double>(call.elements * call.element_bytes));
     }
     return seconds;
   }
@@ -113,11 +102,10 @@ class UnitTimes {
     s.optimizer = rates_.stream_seconds(StreamKind::kOptimizer, shard * optimizer_bytes_per_element(policy_, states_));
     s.sum_of_squares = rates_.stream_seconds(StreamKind::kSumOfSquares, shard * grads);
     s.accumulate = rates_.stream_seconds(StreamKind::kAccumulate, full * accumulate_bytes_per_element(policy_));
-    s.gather = rates_.collective_seconds(CollectiveKind::kAllGather, policy_.shards, shards_per_node_, full * compute);
-    s.reduce_scatter = rates_.collective_seconds(CollectiveKind::kReduceScatter, policy_.shards, shards_per_node_,
-                                                 full * (policy_.shards_grads() ? compute : grads));
-    s.all_reduce =
-        rates_.collective_seconds(CollectiveKind::kAllReduce, policy_.replicas, replicas_per_node_, shard * grads);
+    s.gather = links_(CollectiveKind::kAllGather, GroupKind::kShard, full * compute);
+    s.reduce_scatter =
+        links_(CollectiveKind::kReduceScatter, GroupKind::kShard, full * (policy_.shards_grads() ? compute : grads));
+    s.all_reduce = links_(CollectiveKind::kAllReduce, GroupKind::kReplicate, shard * grads);
     return s;
   }
 
@@ -127,9 +115,10 @@ class UnitTimes {
   TapeShape tape_;
   WorkShape shape_;
   Rates rates_;
-  int tensor_per_node_ = 1, shards_per_node_ = 1, replicas_per_node_ = 1;
+  LinkTimes links_;
   std::vector<UnitSeconds> seconds_;
-  double scalar_all_reduce_ = 0, partial_sums_ = 0;
+  LinkSeconds scalar_all_reduce_;
+  double partial_sums_ = 0;
 };
 
 // One rank's two timelines. Collectives run one after the other in the order in which they are issued.
@@ -169,14 +158,22 @@ class StepClock {
   void compute(TimePart part, double seconds) {
     const double together = std::clamp(communication_free_ - now_, 0.0, seconds);
     add(part, seconds);
-    add(TimePart::kOverlapSlowdown, together * times_.rates().overlap_share());
+    add(TimePart::kOverlapSlowdown, together * moving_share_ * times_.rates().overlap_share());
   }
-  void issue(const Instruction& instruction, double seconds, std::vector<double>& arrivals, const Observer& observer) {
-    const double start = std::max(now_, communication_free_);
-    communication_free_ = start + seconds;
-    cost_.communication_seconds += seconds;
+  // Puts a collective behind those that are under way and returns when it starts. While it waits for a simulated link
+  // it takes nothing from what computes; that of all that is under way is spread evenly.
+  double start(const LinkSeconds& link) {
+    const double start = std::max(now_, communication_free_), left = start - now_;
+    communication_free_ = start + link.seconds;
+    cost_.communication_seconds += link.seconds;
+    if (link.seconds > 0) moving_share_ = (moving_share_ * left + link.moving) / (left + link.seconds);
+    return start;
+  }
+  void issue(const Instruction& instruction, const LinkSeconds& link, std::vector<double>& arrivals,
+             const Observer& observer) {
+    const double begin = start(link);
     arrivals[static_cast<size_t>(instruction.unit)] = communication_free_;
-    if (observer && seconds > 0) observer(instruction, start, communication_free_, true);
+    if (observer && link.seconds > 0) observer(instruction, begin, communication_free_, true);
   }
   void wait(const std::vector<double>& arrivals, int unit) {
     add(TimePart::kExposedCommunication, std::max(0.0, arrivals[static_cast<size_t>(unit)] - now_));
@@ -185,11 +182,12 @@ class StepClock {
   // product hides cost what they take beyond it, which is at most the computation.
   void compute(TimePart part, double seconds, const TensorSeconds& tensor) {
     compute(part, seconds);
-    if (tensor.exposed + tensor.hidden == 0) return;
-    cost_.communication_seconds += tensor.exposed + tensor.hidden;
+    const double exposed = tensor.exposed.seconds, hidden = tensor.hidden.seconds;
+    if (exposed + hidden == 0) return;
+    cost_.communication_seconds += exposed + hidden;
     const double queued = std::max(0.0, communication_free_ - now_);
-    add(TimePart::kOverlapSlowdown, std::min(tensor.hidden, seconds) * times_.rates().overlap_share());
-    add(TimePart::kExposedCommunication, queued + tensor.exposed + std::max(0.0, tensor.hidden - seconds));
+    add(TimePart::kOverlapSlowdown, std::min(tensor.hidden.moving, seconds) * times_.rates().overlap_share());
+    add(TimePart::kExposedCommunication, queued + exposed + std::max(0.0, hidden - seconds));
     communication_free_ = std::max(communication_free_, now_);
   }
   void blocking(double seconds) {
@@ -202,8 +200,7 @@ class StepClock {
     const int unit = instruction.unit;
     switch (instruction.op) {
       case Opcode::kCountTokens:
-        communication_free_ = std::max(now_, communication_free_) + times_.scalar_all_reduce();
-        cost_.communication_seconds += times_.scalar_all_reduce();
+        start(times_.scalar_all_reduce());
         count_ = communication_free_;
         return;
       case Opcode::kWaitCount:
@@ -227,15 +224,17 @@ class StepClock {
       case Opcode::kAccumulateGrads:
         return compute(TimePart::kGradients, times_[unit].accumulate);
       case Opcode::kReduceGrads:
-        return issue(instruction, times_[unit].reduce_scatter + (instruction.last ? times_[unit].all_reduce : 0.0),
-                     reductions_, observer);
+        return issue(
+            instruction,
+            instruction.last ? times_[unit].reduce_scatter + times_[unit].all_reduce : times_[unit].reduce_scatter,
+            reductions_, observer);
       case Opcode::kWaitReduce:
         return wait(reductions_, unit);
       case Opcode::kSumPartialGrads:
         return blocking(times_.partial_sums());
       case Opcode::kGradNorm: {
         for (int i = 0; i < times_.num_units(); ++i) compute(TimePart::kGradients, times_[i].sum_of_squares);
-        return blocking(times_.scalar_all_reduce());
+        return blocking(times_.scalar_all_reduce().seconds);
       }
       case Opcode::kOptimizerStep:
         return compute(TimePart::kOptimizer, times_[unit].optimizer);
@@ -247,6 +246,7 @@ class StepClock {
 
   const UnitTimes& times_;
   double now_ = 0, begin_ = 0, communication_free_ = 0;
+  double moving_share_ = 0;                   // of what is under way: bytes that the machine itself moves
   double count_ = 0;                          // when the count of tokens ends
   std::vector<double> gathers_, reductions_;  // when the latest one of a unit ends
   StepCost cost_;

@@ -97,30 +97,6 @@ TEST(Cost, LongStepEqualsItsReplay) {
   EXPECT_NEAR(predict_cost(model, build_inventory(model), config, machine).seconds, end, 1e-6 * end);
 }
 
-// 0.8 of 450 GB/s in the node; across nodes a ring over 8 ports of 50 GB/s, and a tree over one port.
-TEST(Rates, GroupsAcrossNodesUseTheNetwork) {
-  HardwareSpec h = named_hardware("dgx-h100");
-  h.node_link.latency_s.value = h.network.latency_s.value = 1e-6;
-  const Rates rates(h, DType::kBFloat16, {});
-  EXPECT_NEAR(rates.collective_seconds(CollectiveKind::kAllGather, 8, 8, 8e9), 7 * 38e-6 + 7e9 / (0.8 * 450e9), 1e-9);
-  EXPECT_NEAR(rates.collective_seconds(CollectiveKind::kAllGather, 16, 8, 16e9), 15 * 38e-6 + 15e9 / (0.8 * 400e9),
-              1e-9);
-  EXPECT_NEAR(rates.collective_seconds(CollectiveKind::kAllReduce, 4, 1, 4e9), 4 * 1e-6 + 2 * 3e9 / (0.8 * 50e9), 1e-9);
-}
-
-// Published all-gathers of 256 MiB on nodes of 8 H100 (GB/s of the tensor x (n-1)/n): 184.6, 119.0, 69.0, 55.0, 28.0
-// and 11.0 on 2 to 64 nodes. Within 40 % each.
-TEST(Rates, FollowsPublishedAllGathers) {
-  const HardwareSpec h = named_hardware("dgx-h100");
-  const Rates rates(h, DType::kBFloat16, {});
-  for (const auto& [ranks, gigabytes_per_s] :
-       {std::pair{16, 184.6}, {32, 119.0}, {64, 69.0}, {128, 55.0}, {256, 28.0}, {512, 11.0}}) {
-    const double seconds = rates.collective_seconds(CollectiveKind::kAllGather, ranks, 8, 268435456);
-    const double predicted = 268435456.0 * (ranks - 1) / ranks / seconds / 1e9;
-    EXPECT_NEAR(predicted / gigabytes_per_s, 1, 0.4) << ranks << " ranks: " << predicted;
-  }
-}
-
 TEST(Rates, MatrixProductsAreExactAtMeasuredPoints) {
   HardwareSpec h = round_machine(1e9, 1e-3);
   h.device.gemm.points = {{128, 256, 512, DType::kBFloat16, 1, 3e9, 2}, {1024, 256, 512, DType::kBFloat16, 1, 9e9, 2}};

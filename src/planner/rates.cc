@@ -12,8 +12,6 @@ namespace {
 // Assumptions that stand in for measurements; each is printed as such.
 constexpr double kReachedOfPeak = 0.75;      // best large product / data sheet
 constexpr double kStreamOfBandwidth = 0.85;  // elementwise loop / data sheet
-constexpr double kLinkOfBandwidth = 0.8;     // large collective / data sheet
-constexpr double kRingStepSeconds = 38e-6;   // all-gathers of 256 MiB on 2 to 64 nodes of H100: 31 to 48 us a step
 constexpr double kSaturation = 64;           // extent at which a product's dim reaches half of its full rate
 constexpr double kAttentionOfGemm = 0.6;     // fused attention / large products
 constexpr double kGpuOverlapShare = 0.1;     // multiprocessors that a collective takes
@@ -128,46 +126,6 @@ double Rates::stream_seconds(StreamKind stream, double bytes) const {
   if (stream == StreamKind::kOptimizer && hardware_.device.optimizer_bytes_per_s.known())
     return bytes / (hardware_.device.optimizer_bytes_per_s.value * device_share());
   return bytes / stream_bandwidth() + hardware_.device.launch_latency_s.value;
-}
-
-double Rates::collective_seconds(CollectiveKind kind, int ranks, int ranks_per_node, double bytes) const {
-  if (ranks <= 1) return 0;
-  const bool across_nodes = ranks > ranks_per_node && hardware_.network.bytes_per_s.known();
-  const LinkSpec& link = across_nodes ? hardware_.network : hardware_.node_link;
-  // Measured points of the nearest number of ranks, the time linear between sizes and beyond the last by its rate.
-  std::vector<CollectivePoint> points;
-  double nearest = std::numeric_limits<double>::infinity();
-  for (const CollectivePoint& point : link.collectives.points)
-    if (point.kind == kind) nearest = std::min(nearest, std::abs(log_ratio(static_cast<double>(point.ranks), ranks)));
-  for (const CollectivePoint& point : link.collectives.points)
-    if (point.kind == kind && std::abs(log_ratio(static_cast<double>(point.ranks), ranks)) == nearest)
-      points.push_back(point);
-  if (!points.empty()) {
-    std::sort(points.begin(), points.end(),
-              [](const CollectivePoint& a, const CollectivePoint& b) { return a.bytes < b.bytes; });
-    const auto above = std::find_if(points.begin(), points.end(), [bytes](const CollectivePoint& point) {
-      return static_cast<double>(point.bytes) >= bytes;
-    });
-    if (above == points.begin()) return points.front().seconds;
-    if (above == points.end()) return points.back().seconds * bytes / static_cast<double>(points.back().bytes);
-    const CollectivePoint& low = *(above - 1);
-    const double share = (bytes - static_cast<double>(low.bytes)) / static_cast<double>(above->bytes - low.bytes);
-    return low.seconds + share * (above->seconds - low.seconds);
-  }
-  if (!link.bytes_per_s.known()) return 0;
-  // A ring crosses the network once per node, on as many ports as the group has ranks on the node.
-  double bandwidth = link.bytes_per_s.value;
-  if (across_nodes) {
-    bandwidth *= std::max(1, ranks_per_node);
-    if (ranks_per_node > 1) bandwidth = std::min(bandwidth, hardware_.node_link.bytes_per_s.value);
-  }
-  const double passes = kind == CollectiveKind::kAllReduce ? 2.0 : 1.0;
-  const double sent = passes * bytes * (ranks - 1) / ranks;
-  // All-reduces take trees, whose depth grows with the logarithm; gathers and reduce-scatters rings of n - 1 steps.
-  const bool ring = hardware_.device.cores == 0 && kind != CollectiveKind::kAllReduce;
-  const double latency =
-      ring ? kRingStepSeconds * (ranks - 1) : passes * link.latency_s.value * std::ceil(std::log2(ranks));
-  return latency + sent / (kLinkOfBandwidth * bandwidth);
 }
 
 double Rates::overlap_share() const {

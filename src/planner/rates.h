@@ -1,5 +1,5 @@
-// Rates: seconds that one operation, matrix product or collective takes on a device, from a HardwareSpec. Where the
-// file has measured points they are interpolated; where it has none, published rates and stated assumptions serve
+// Rates: seconds that one operation or matrix product takes on a device, from a HardwareSpec. Where the file has
+// measured points they are interpolated; where it has none, published rates and stated assumptions serve
 // (docs/communication.md#time lists them). Immutable, thread-safe.
 #pragma once
 
@@ -27,8 +27,6 @@ class Rates {
   double operation_seconds(OperationKind kind, Pass pass, const OperationWork& work) const;
   // A loop over `bytes` of flat buffers.
   double stream_seconds(StreamKind stream, double bytes) const;
-  // Of a group of `ranks`, of which `ranks_per_node` share a node. `bytes`: of the full tensor.
-  double collective_seconds(CollectiveKind kind, int ranks, int ranks_per_node, double bytes) const;
   double step_overhead_seconds() const { return hardware_.device.step_overhead_s.value; }
   // Share of a collective's time by which computing meanwhile gets longer.
   double overlap_share() const;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <fstream>
 #include <sstream>
 
@@ -120,14 +121,30 @@ DeviceSpec read_device(HardwareReader reader) {
   return device;
 }
 
-LinkSpec read_link(HardwareReader reader) {
+LinkSpec read_link(HardwareReader& reader) {
   LinkSpec link;
   link.name = reader.text("name", "");
   link.bytes_per_s = reader.required_figure("bytes_per_s");
   link.latency_s = reader.required_figure("latency_s");
+  link.ring_step_s = reader.figure("ring_step_s");
   link.collectives = read_curve<CollectivePoint>(reader, "collectives", read_collective_point);
   reader.finish();
   return link;
+}
+
+// The ports of a node, which its devices share evenly.
+void read_ports(HardwareReader& reader, HardwareSpec& hardware) {
+  const int64_t devices = hardware.devices_per_node;
+  const int64_t ports = reader.count("ports", devices, kMaxDevices);
+  if (ports == devices) return;
+  if (devices % ports == 0) {
+    hardware.network_ports = ports;
+    return;
+  }
+  int64_t below = std::min(ports, devices);
+  while (devices % below != 0) --below;
+  reader.fail("ports", fmt::format("{} ports cannot be shared evenly by the devices of a node ({})", ports, devices),
+              fmt::format("use {}", below));
 }
 
 // Whether a file may name a GPU file: those themselves may not, or two could name each other.
@@ -162,11 +179,18 @@ Result<HardwareSpec> read_table(const toml::table& table, const std::string& whe
   HardwareReader node = reader.table("node");
   hardware.devices_per_node = node.count("devices", hardware.devices_per_node, kMaxDevices);
   if (node.has("host_memory_bytes")) hardware.host_memory_bytes = node.figure("host_memory_bytes");
-  if (node.has("link")) hardware.node_link = read_link(node.table("link"));
+  if (node.has("link")) {
+    HardwareReader link = node.table("link");
+    hardware.node_link = read_link(link);
+  }
   node.finish();
   if (reader.ok() && hardware.devices_per_node > 1 && !hardware.node_link.bytes_per_s.known())
     reader.fail("node.link", "missing", "devices of a node are connected by something");
-  if (reader.has("network")) hardware.network = read_link(reader.table("network"));
+  if (reader.has("network")) {
+    HardwareReader network = reader.table("network");
+    read_ports(network, hardware);
+    hardware.network = read_link(network);
+  }
   reader.finish();
   if (!reader.ok()) return reader.error();
   return hardware;

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -135,9 +136,21 @@ struct LinkSpec {
   std::string name;    // "NVLink 4"
   Figure bytes_per_s;  // per device and direction
   Figure latency_s;    // per message
+  Figure ring_step_s;  // a step of a ring of small messages; unknown: gathers take trees, as all-reduces do
   Curve<CollectivePoint> collectives;
 
   bool operator==(const LinkSpec&) const = default;
+};
+
+// What joins devices, in two levels. What a collective takes on it: spec/network.h.
+struct NetworkSpec {
+  std::string name;  // of the hardware file
+  int64_t devices_per_node = 1;
+  int64_t ports = 1;  // of a node towards the network; its devices share them evenly, neighbours one port
+  LinkSpec node_link;
+  LinkSpec network;  // unknown: one node only
+
+  bool operator==(const NetworkSpec&) const = default;
 };
 
 struct HardwareSpec {
@@ -145,9 +158,12 @@ struct HardwareSpec {
   std::string gpu;   // the configs/gpus entry that the device was taken from; empty: stated here
   DeviceSpec device;
   int64_t devices_per_node = 1;
-  Figure host_memory_bytes;  // of a node
-  LinkSpec node_link;        // between devices of a node
-  LinkSpec network;          // between nodes; unknown: one node only
+  Figure host_memory_bytes;   // of a node
+  LinkSpec node_link;         // between devices of a node
+  LinkSpec network;           // between nodes; unknown: one node only
+  int64_t network_ports = 0;  // of a node; 0: one per device. Divides devices_per_node
+  // Links that the run's ranks imitate beside the ones they have ([comm] simulate). Set by a run, never by a file.
+  std::optional<NetworkSpec> simulated;
 
   bool operator==(const HardwareSpec&) const = default;
 };

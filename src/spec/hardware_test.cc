@@ -110,11 +110,16 @@ TEST(Hardware, MeasuredMachineSurvivesWritingAndReading) {
   h.device.streams = {Provenance::kMeasured, "calibrate", {{StreamKind::kAccumulate, DType::kBFloat16, 1, 7e9, 2}}};
   h.device.overlap_share = measured(0.8);
   h.devices_per_node = 2;
+  h.network_ports = 1;
   h.host_memory_bytes = measured(24e9);
   h.node_link = {"shared memory",
                  measured(8e9),
                  measured(3e-6),
+                 measured(4e-5),
                  {Provenance::kMeasured, "calibrate", {{CollectiveKind::kReduceScatter, 2, 1 << 20, 1.5e-4}}}};
+  h.network.name = "switch";
+  h.network.bytes_per_s = measured(1e9);
+  h.network.latency_s = measured(3e-5);
   const auto again = parse_hardware(write_hardware(h), "this-machine.toml");
   ASSERT_TRUE(again.ok()) << again.error().message() << write_hardware(h);
   EXPECT_EQ(*again, h) << write_hardware(h);
@@ -174,6 +179,11 @@ TEST(Hardware, EveryBadFileNamesItsKeyAndCause) {
       {dotted_key(200000), "h.toml:1: is nested deeper than 32 levels"},
       {device_file() + "[node]\ndevices = 0\n", "h.toml: node.devices: 0 is not positive"},
       {device_file() + "[network]\nlatency_s = " + good + "\n", "h.toml: network.bytes_per_s: missing"},
+      {device_file() + "[node]\ndevices = 8\nlink = { bytes_per_s = " + good + ", latency_s = " + good +
+           " }\n[network]\nports = 3\n",
+       "h.toml: network.ports: 3 ports cannot be shared evenly by the devices of a node (8) (use 2)"},
+      {device_file() + "[network]\nports = 2\n",
+       "h.toml: network.ports: 2 ports cannot be shared evenly by the devices of a node (1) (use 1)"},
       {device_file() + "[device.gemm]\nkind = \"measured\"\nsource = \"x\"\n",
        "h.toml: device.gemm.points: missing (a list of points, or no curve at all)"},
       {device_file() + "[device.gemm]\nkind = \"measured\"\nsource = \"x\"\npoints = [{ m = 1, n = 2, dtype = "

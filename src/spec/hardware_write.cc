@@ -84,11 +84,14 @@ void write_device(std::string& out, const DeviceSpec& device) {
   write_curve(out, "device.streams", device.streams);
 }
 
-void write_link(std::string& out, const std::string& table, const LinkSpec& link) {
+// `ports` of a node on the link; 0: not written.
+void write_link(std::string& out, const std::string& table, const LinkSpec& link, int64_t ports) {
   if (!link.bytes_per_s.known()) return;
   out += fmt::format("\n[{}]\nname = {}\n", table, toml_string(link.name));
+  if (ports > 0) out += fmt::format("ports = {}\n", ports);
   write_figure(out, "bytes_per_s", link.bytes_per_s);
   write_figure(out, "latency_s", link.latency_s);
+  write_figure(out, "ring_step_s", link.ring_step_s);
   write_curve(out, table + ".collectives", link.collectives);
 }
 
@@ -99,8 +102,8 @@ std::string write_hardware(const HardwareSpec& hardware) {
   write_device(out, hardware.device);
   out += fmt::format("\n[node]\ndevices = {}\n", hardware.devices_per_node);
   write_figure(out, "host_memory_bytes", hardware.host_memory_bytes);
-  write_link(out, "node.link", hardware.node_link);
-  write_link(out, "network", hardware.network);
+  write_link(out, "node.link", hardware.node_link, 0);
+  write_link(out, "network", hardware.network, hardware.network_ports);
   return out;
 }
 
