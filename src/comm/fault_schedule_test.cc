@@ -104,10 +104,23 @@ struct Ran {
   int num_wrong;
 };
 
+// Nodes of one or two ranks, whose links take up to a millisecond; of every third program, none.
+std::optional<NetworkSpec> network_of_seed(unsigned seed) {
+  if (seed % 3 == 0) return std::nullopt;
+  const int64_t devices = 1 + seed / 3 % 2;
+  NetworkSpec network{.name = "test", .devices_per_node = devices, .ports = 1};
+  network.node_link.bytes_per_s.value = 1e8;
+  network.node_link.latency_s.value = 1e-5;
+  network.network.bytes_per_s.value = 1e7;
+  network.network.latency_s.value = 1e-4;
+  return network;
+}
+
 Ran run_program(const Program& program, unsigned seed, const FaultInjector& injector) {
   std::atomic<int> num_wrong{0};
   const LocalOptions options{.timeout_s = 20,
                              .send_mode = seed % 2 == 0 ? SendMode::kBuffered : SendMode::kRendezvous,
+                             .simulate = network_of_seed(seed),
                              .hook = injector.hook()};
   Outcome outcome = run(program.ranks, options,
                         [&](int rank, Communicator& comm) { Rank(program, rank, comm, seed, num_wrong).run(); });

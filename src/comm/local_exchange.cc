@@ -27,6 +27,9 @@ class LocalCommunicator::Exchange {
       receive_what_is_there();
     }
     state_.wait(self_.rank(), [this] { return missing_receive(); });
+    // All of the batch is under way at the same time.
+    for (const Sent& sent : sends_) note_transfer(*sent.post);
+    for (const int64_t transfer : transfers_) state_.wait_for_links(self_.rank(), transfer);
   }
 
   // For a rank that got an exception, after the world was aborted: returns once no peer uses this rank's buffers.
@@ -40,6 +43,13 @@ class LocalCommunicator::Exchange {
   void receive_what_is_there();
   std::shared_ptr<PostedSend> take(size_t i);
   void receive(size_t i);
+  void start_transfer(PostedSend& sent, int from, int to) {
+    if (state_.links() != nullptr)
+      sent.transfer = state_.links()->start_send(from, to, static_cast<double>(sent.record.bytes));
+  }
+  void note_transfer(const PostedSend& sent) {
+    if (state_.links() != nullptr) transfers_.push_back(sent.transfer);
+  }
   Missing missing_send();
   Missing missing_receive();
 
@@ -52,7 +62,8 @@ class LocalCommunicator::Exchange {
     size_t transfer;
     std::shared_ptr<PostedSend> post;
   };
-  std::vector<Sent> sends_;  // those that use this rank's buffers
+  std::vector<Sent> sends_;         // those that use this rank's buffers
+  std::vector<int64_t> transfers_;  // simulated ones that this rank takes part in
 };
 
 void LocalCommunicator::Exchange::post(size_t i) {
@@ -71,6 +82,9 @@ void LocalCommunicator::Exchange::post(size_t i) {
     });
     if (bytes > 0) std::memcpy(staging, buffer.pointer, static_cast<size_t>(bytes));
     sent->data = staging;
+    // A buffered send is on its way at once, one that waits for its receive only with that.
+    start_transfer(*sent, self_.rank(), call_.records[i].peer);
+    note_transfer(*sent);
   } else {
     sends_.push_back({i, sent});
   }
@@ -124,6 +138,8 @@ std::shared_ptr<PostedSend> LocalCommunicator::Exchange::take(size_t i) {
     FIVEFOLD_CHECK(!channel.posted.empty());
     sent = channel.posted.front();
     if (sent->record.bytes == mine.bytes && sent->record.dtype == mine.dtype && sent->record.purpose == mine.purpose) {
+      if (state_.options().send_mode == SendMode::kRendezvous) start_transfer(*sent, mine.peer, self_.rank());
+      note_transfer(*sent);
       sent->taken.store(true);
       channel.posted.pop_front();
       channel.num_posted.fetch_sub(1);

@@ -28,6 +28,7 @@ struct PostedSend {
   CallRecord record;
   const std::byte* data = nullptr;
   std::shared_ptr<const std::byte[]> staging;
+  int64_t transfer = -1;           // on the simulated network, if there is one; set before `taken`
   std::atomic<bool> taken{false};  // by its receive
   std::atomic<bool> done{false};
 };

@@ -35,7 +35,8 @@ CallRecord expected_call(const CallRecord& call, int waiting) {
 LocalState::LocalState(int n, const LocalOptions& options)
     : options_(options),
       spins_(static_cast<unsigned>(n) <= std::thread::hardware_concurrency() ? 2000 : 0),
-      ranks_(static_cast<size_t>(n)) {
+      ranks_(static_cast<size_t>(n)),
+      links_(options.simulate ? std::make_unique<LinkSimulation>(*options.simulate, n) : nullptr) {
   for (Rank& rank : ranks_) rank.recorder = std::make_shared<FlightRecorder>(options.recorded_calls);
   watchdog_ = std::thread([this] { watch(); });
 }
@@ -80,6 +81,7 @@ bool LocalState::declare(Failure failure) {
     aborted_.store(true);
   }
   for (int r = 0; r < size(); ++r) ring(r);
+  if (links_) links_->interrupt();
   return true;
 }
 
@@ -119,6 +121,13 @@ void LocalState::wait_for_abort(int rank) {
   }
 }
 
+void LocalState::wait_for_links(int rank, int64_t transfer) {
+  ranks_[rank].on_links.store(true);
+  const bool complete = links_->wait(transfer);
+  ranks_[rank].on_links.store(false);
+  if (!complete) throw_if_aborted(rank);
+}
+
 void HookedCall::wait_for_abort() const { world->wait_for_abort(rank); }
 
 std::optional<LocalState::Failure> LocalState::failure() const {
@@ -146,6 +155,7 @@ std::string LocalState::whereabouts(int rank) {
     return "in " + wait->call.name() + ", waiting for " + rank_name(wait->missing);
   }
   const auto head = ranks_[rank].recorder->head();
+  if (head && ranks_[rank].on_links.load()) return "in " + head->name() + ", on the simulated network";
   if (head && head->state == CallState::kExecuting) return "in " + head->name() + ", waiting for no rank";
   return std::string(ranks_[rank].ended.load() ? "at its end" : "outside any call") +
          (head ? ", after " + head->name() : ", and has made none");
@@ -196,7 +206,9 @@ void LocalState::watch() {
     if (failure_) continue;
     lock.unlock();
     const int64_t now = now_ns();
-    for (int r = 0; r < size(); ++r) {
+    // Who waits for a rank whose call is long on the simulated network does not wait for a dead one.
+    const bool links_are_quiet = !links_ || links_->idle_seconds() >= options_.timeout_s;
+    for (int r = 0; links_are_quiet && r < size(); ++r) {
       const auto wait = wait_of(r);
       if (!wait || static_cast<double>(now - wait->since_ns) * 1e-9 < options_.timeout_s) continue;
       declare(diagnose(r, *wait));

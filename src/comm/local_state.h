@@ -24,6 +24,7 @@
 #include <thread>
 #include <vector>
 
+#include "comm/link_simulation.h"
 #include "comm/local_group.h"
 #include "comm/local_world.h"
 
@@ -69,6 +70,11 @@ class LocalState {
   // Blocks until the world is aborted, then throws CommError or Aborted.
   [[noreturn]] void wait_for_abort(int rank);
 
+  // The simulated network; null: none.
+  LinkSimulation* links() { return links_.get(); }
+  // Sleeps until the transfer is complete. Errors: CommError or Aborted once the world is aborted.
+  void wait_for_links(int rank, int64_t transfer);
+
   struct Failure {
     int rank;
     std::string message;
@@ -88,6 +94,7 @@ class LocalState {
   struct alignas(64) Rank {
     std::atomic<uint32_t> doorbell{0};
     std::atomic<bool> ended{false};
+    std::atomic<bool> on_links{false};  // in wait_for_links()
     std::mutex mutex;
     std::optional<Wait> wait;  // guarded by mutex
     std::shared_ptr<FlightRecorder> recorder;
@@ -106,6 +113,7 @@ class LocalState {
   const LocalOptions options_;
   const int spins_;
   std::vector<Rank> ranks_;
+  const std::unique_ptr<LinkSimulation> links_;
   std::atomic<bool> aborted_{false};
   mutable std::mutex mutex_;  // of the following
   std::optional<Failure> failure_;

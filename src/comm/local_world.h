@@ -10,12 +10,14 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "comm/communicator.h"
+#include "spec/network.h"
 
 namespace fivefold {
 
@@ -52,15 +54,20 @@ struct HookedCall {
 };
 
 struct LocalOptions {
-  // Longest wait for a peer inside one call. Compute time between a fast and a slow rank counts.
+  // Longest wait for a peer inside one call. Compute time between a fast and a slow rank counts; with `simulate`, time
+  // before the last simulated transfer of the world ended does not.
   double timeout_s = 600;
   SendMode send_mode = SendMode::kBuffered;
   int recorded_calls = 256;  // size of each rank's flight recorder
   // How long run_ranks waits after an abort for threads that are outside any call. A thread cannot be ended from
   // outside: after this the error is printed and the process exits with code 4 (the run failed).
   double exit_grace_s = 5;
-  // Seam for fault injection (comm/fault_injection.h) and link simulation: may delay, throw (the call then fails at
-  // this rank), skip the call or change its data. Called concurrently from all ranks.
+  // A cluster whose links are imitated: ranks are placed on its nodes in order, and a call ends no earlier than its
+  // transfer would there (spec/network.h, comm/link_flows.h). Results are the same bits. Nothing: calls take what they
+  // take. REQUIRES: check_num_ranks() finds nothing.
+  std::optional<NetworkSpec> simulate{};
+  // Seam for fault injection (comm/fault_injection.h): may delay, throw (the call then fails at this rank), skip the
+  // call or change its data. Called concurrently from all ranks.
   std::function<void(HookedCall&)> hook{};
 };
 
