@@ -89,13 +89,15 @@ std::string explanation_text(const ModelSpec& model, const Inventory& inventory,
                              const HardwareSpec& hardware) {
   std::string text = heading(fmt::format("{} on {} x {}: {}", model.name, e.config.degrees.world(),
                                          hardware.device.name, layout_text(e.config)));
-  text += "\n" + heading("Memory of a rank") + memory_table(e.ledger) + fit_text(e);
+  const std::string which = e.config.degrees.pp == 1 ? "a rank" : fmt::format("rank {}, the fullest", e.rank);
+  text += "\n" + heading("Memory of " + which) + memory_table(e.ledger) + fit_text(e);
   text += "\n" + heading("Activations of a layer") + saved_table(model, inventory, e);
   text +=
       "\n" + heading("Communication of a rank and step") + (e.traffic.empty() ? "  none\n" : traffic_table(e.traffic));
   text += "\n" + heading("Time") + time_table(e.cost) +
-          fmt::format("  {:.0f} tokens/s; communication {} in all; bubble 0 (one stage)\n", e.tokens_per_s,
-                      format_seconds(e.cost.communication_seconds));
+          fmt::format("  {:.0f} tokens/s; communication {} in all; bubble {}\n", e.tokens_per_s,
+                      format_seconds(e.cost.communication_seconds),
+                      e.config.degrees.pp == 1 ? "0 (one stage)" : percent(e.cost[TimePart::kBubble] / e.cost.seconds));
   return text + "\n" + heading("Work of a step") + flops_text(model, e);
 }
 

@@ -103,7 +103,7 @@ Json explanation_json(const ModelSpec& model, const Inventory& inventory, const 
                   {"tokens_per_s", e.tokens_per_s},
                   {"mfu", e.mfu()},
                   {"hfu", e.hfu()}};
-  json["bubble"] = 0.0;
+  json["bubble"] = e.cost[TimePart::kBubble] / e.cost.seconds;
   json["flops"] = {{"parameters", multiplied_parameters(model)},   {"matrices", e.flops.matrices},
                    {"attention_causal", e.flops.attention_causal}, {"attention_full", e.flops.attention_full},
                    {"model_causal", e.flops.model_causal()},       {"model_full", e.flops.model_full()},

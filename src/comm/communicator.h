@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -123,7 +124,8 @@ struct CallOptions {
 struct PeerTransfer {
   CollectiveKind kind;  // kSend or kRecv
   Buffer buffer{};
-  int peer = 0;  // position in the group
+  int peer = 0;                      // position in the group
+  std::optional<Purpose> purpose{};  // none: the batch's
 };
 
 struct Call;  // comm/call.h: one validated call, for transports

@@ -69,6 +69,7 @@ bool LocalCommunicator::accept(Call& call) {
     record.peer = call.group.members()[static_cast<size_t>(transfer.peer)];
     record.bytes = transfer.buffer.bytes;
     record.dtype = transfer.buffer.dtype;
+    record.purpose = transfer.purpose.value_or(call.purpose);
     record.sequence = next_number(transfer)++;
     call.records.push_back(record);
   }

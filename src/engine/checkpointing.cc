@@ -82,6 +82,8 @@ int64_t save_checkpoint(RankSession& session, const CheckpointWriter& writer, co
   // Replicas hold equal shards: the first of them writes.
   if (session.groups().replicate.rank() == 0) {
     for (int unit = 0; unit < executor.inventory().num_units(); ++unit) {
+      // Of two copies of a tied embedding the first stage writes its own.
+      if (!executor.holds(unit) || executor.options().stages.holds_copy(unit)) continue;
       UnitBuffers& buffers = executor.buffers(unit);
       for (const StateShard& shard : state_shards(buffers, Restore::kEverything)) {
         for (size_t p = 0; p < buffers.unit().parameters.size(); ++p)
@@ -112,6 +114,7 @@ int64_t save_checkpoint(RankSession& session, const CheckpointWriter& writer, co
 void restore_checkpoint(RankSession& session, CheckpointReader& reader, Restore what) {
   TrainingExecutor& executor = session.executor();
   for (int unit = 0; unit < executor.inventory().num_units(); ++unit) {
+    if (!executor.holds(unit)) continue;
     UnitBuffers& buffers = executor.buffers(unit);
     if (!executor.options().sharding.shards_params()) restore_full_weights(executor, reader, unit);
     for (const StateShard& shard : state_shards(buffers, what)) {

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "base/integer.h"
 #include "base/philox.h"
 #include "kernels/elementwise.h"
 #include "kernels/optimizer.h"
@@ -11,21 +12,6 @@
 
 namespace fivefold {
 namespace {
-
-bool same_rope(const RopeSpec& a, const RopeSpec& b) {
-  return a.theta == b.theta && a.rotary_dim == b.rotary_dim && a.scaling == b.scaling && a.factor == b.factor &&
-         a.original_max_positions == b.original_max_positions && a.low_freq_factor == b.low_freq_factor &&
-         a.high_freq_factor == b.high_freq_factor && a.beta_fast == b.beta_fast && a.beta_slow == b.beta_slow &&
-         a.attention_factor == b.attention_factor && a.mscale == b.mscale && a.mscale_all_dim == b.mscale_all_dim &&
-         a.truncate == b.truncate;
-}
-
-at::Tensor copied(Account account, std::span<const float> values, int64_t rows, int64_t cols) {
-  at::Tensor tensor = allocate(account, {rows, cols}, DType::kFloat32);
-  FIVEFOLD_CHECK(static_cast<int64_t>(values.size()) == tensor.numel());
-  std::memcpy(tensor.data_ptr(), values.data(), tensor.nbytes());
-  return tensor;
-}
 
 at::Tensor int_tensor(const std::vector<int32_t>& values, int64_t capacity) {
   FIVEFOLD_CHECK(static_cast<int64_t>(values.size()) <= capacity);
@@ -52,104 +38,15 @@ TrainingExecutor::TrainingExecutor(const ModelSpec& model, const Inventory& inve
     context_.vocabulary = {.first = tokens.slices.front().whole_row, .whole = tokens.whole_shape[0]};
   for (int unit = 0; unit < inventory.num_units(); ++unit) {
     context_.operations.push_back(unit_operations(model, inventory, unit, options.split));
-    buffers_.push_back(std::make_unique<UnitBuffers>(inventory.units[static_cast<size_t>(unit)], options.sharding,
-                                                     options.shard, options.optimizer_states));
+    const Unit& spec = inventory.units[static_cast<size_t>(unit)];
+    buffers_.push_back(options.stages.holds(unit) ? std::make_unique<UnitBuffers>(spec, options.sharding, options.shard,
+                                                                                  options.optimizer_states)
+                                                  : nullptr);
+    // Of two copies of a tied embedding the one beside the embedding's lookup counts.
+    const bool counts = holds(unit) && !options.stages.holds_copy(unit);
+    counted_.push_back(counts ? in_shard(spec, counted_in_norm(spec)) : std::vector<PartialRange>());
   }
-  for (int unit = 0; unit < inventory.num_units(); ++unit)
-    counted_.push_back(in_shard(inventory.units[static_cast<size_t>(unit)],
-                                counted_in_norm(inventory.units[static_cast<size_t>(unit)])));
   build_rope_tables(options.sequence);
-}
-
-void TrainingExecutor::build_rope_tables(int64_t positions) {
-  const std::vector<LayerSpec>& layers = context_.model->layers;
-  std::vector<int64_t> rows(static_cast<size_t>(positions));
-  std::iota(rows.begin(), rows.end(), int64_t{0});
-  context_.rope.resize(layers.size());
-  for (size_t i = 0; i < layers.size(); ++i) {
-    if (!layers[i].mixer.has_rope) continue;
-    const RopeSpec& rope = layers[i].mixer.rope;
-    const auto earlier =
-        std::find_if(layers.begin(), layers.begin() + static_cast<std::ptrdiff_t>(i),
-                     [&](const LayerSpec& l) { return l.mixer.has_rope && same_rope(l.mixer.rope, rope); });
-    if (earlier != layers.begin() + static_cast<std::ptrdiff_t>(i)) {
-      context_.rope[i] = context_.rope[static_cast<size_t>(earlier - layers.begin())];
-      continue;
-    }
-    const RopeTable table = rope_table(rope, positions, rows);
-    context_.rope[i] = {copied(Account::kData, table.cos, positions, rope.rotary_dim / 2),
-                        copied(Account::kData, table.sin, positions, rope.rotary_dim / 2)};
-  }
-}
-
-void TrainingExecutor::initialize_weights(uint64_t seed) {
-  // In portions, so that no rank holds a whole parameter beside its buffers.
-  constexpr int64_t kPortion = int64_t{1} << 16;
-  std::vector<float> values;
-  for (int unit = 0; unit < inventory().num_units(); ++unit) {
-    const Unit& spec = inventory().units[static_cast<size_t>(unit)];
-    for (size_t p = 0; p < spec.parameters.size(); ++p) {
-      const ParameterEntry& entry = spec.parameters[p];
-      for (const ElementRun& run : element_runs(entry, 0, entry.numel())) {
-        for (int64_t done = 0; done < run.count; done += kPortion) {
-          const int64_t count = std::min(kPortion, run.count - done);
-          values.assign(static_cast<size_t>(count), entry.initializer == Initializer::kOnes ? 1.0f : 0.0f);
-          if (entry.initializer == Initializer::kNormal) {
-            fill_normal(seed, random_stream(entry.name), static_cast<uint64_t>(run.whole + done), values);
-            for (float& value : values) value *= static_cast<float>(entry.init_std);
-          }
-          set_local(unit, static_cast<int>(p), values, run.local + done);
-        }
-      }
-    }
-  }
-}
-
-void TrainingExecutor::set_parameter(int unit, int parameter, std::span<const float> values, int64_t begin) {
-  const ParameterEntry& entry = buffers(unit).unit().parameters[static_cast<size_t>(parameter)];
-  const int64_t end = begin + static_cast<int64_t>(values.size());
-  FIVEFOLD_CHECK(begin >= 0 && end <= entry.whole_numel());
-  for (const ElementRun& run : element_runs(entry, 0, entry.numel())) {
-    const int64_t first = std::max(begin, run.whole), last = std::min(end, run.whole + run.count);
-    if (first >= last) continue;
-    set_local(unit, parameter, values.subspan(static_cast<size_t>(first - begin), static_cast<size_t>(last - first)),
-              run.local + first - run.whole);
-  }
-}
-
-// Elements [begin, begin + values.size()) of what this rank's tensor group position holds of the parameter.
-void TrainingExecutor::set_local(int unit, int parameter, std::span<const float> values, int64_t begin) {
-  UnitBuffers& unit_buffers = buffers(unit);
-  const ParameterEntry& entry = unit_buffers.unit().parameters[static_cast<size_t>(parameter)];
-  const int64_t end = begin + static_cast<int64_t>(values.size());
-  FIVEFOLD_CHECK(begin >= 0 && end <= entry.numel());
-  const ShardRange own = unit_buffers.range(parameter);
-  const int64_t own_begin = std::max(begin, own.begin), own_end = std::min(end, own.end);
-  if (own_begin < own_end) {
-    float* master = elements<float>(unit_buffers.master_shard()) + (own.shard_offset + own_begin - own.begin);
-    std::copy(values.begin() + (own_begin - begin), values.begin() + (own_end - begin), master);
-  }
-  // The working weights: in full below ZeRO-3, else the shard.
-  const bool full = !options_.sharding.shards_params();
-  const int64_t from = full ? begin : own_begin, to = full ? end : own_end;
-  if (from >= to) return;
-  const int64_t offset = full ? entry.offset : own.shard_offset - own.begin;
-  const float* source = values.data() + (from - begin);
-  if (context_.compute == DType::kFloat32) {
-    std::copy(source, source + (to - from), elements<float>(unit_buffers.params()) + (offset + from));
-  } else {
-    kernels::convert(source, elements<kernels::BFloat16>(unit_buffers.params()) + (offset + from), to - from,
-                     context_.threads);
-  }
-}
-
-void TrainingExecutor::refresh_working_weights() {
-  if (!options_.sharding.has_master()) return;
-  for (const auto& unit_buffers : buffers_) {
-    const at::Tensor master = unit_buffers->master_shard();
-    kernels::convert(elements<float>(master), elements<kernels::BFloat16>(unit_buffers->params_shard()), master.numel(),
-                     context_.threads);
-  }
 }
 
 Microbatch TrainingExecutor::load(const MicrobatchTokens& tokens) const {
@@ -183,7 +80,7 @@ UnitRun TrainingExecutor::run(int unit, int microbatch) {
 
 void TrainingExecutor::forward(int unit, int microbatch, Keep keep) {
   if (inventory().units[static_cast<size_t>(unit)].kind == UnitKind::kHead) {
-    loss_sum_ += head_loss(unit, microbatch, 0, false);
+    loss_sum_ += head_loss({.op = Opcode::kLoss, .unit = unit, .microbatch = microbatch}, 0);
   } else {
     run(unit, microbatch).forward(keep);
   }
@@ -193,23 +90,56 @@ void TrainingExecutor::recompute(int unit, int microbatch, bool output_unused) {
   run(unit, microbatch).recompute(output_unused);
 }
 
-double TrainingExecutor::head_loss(int unit, int microbatch, float scale, bool accumulate) {
+double TrainingExecutor::head_loss(const Instruction& instruction, float scale) {
   // The output matrix is parameter 0 of the embedding when tied, else "output.weight" of the head.
-  UnitBuffers& owner = inventory().tied_embeddings ? buffers(inventory().embedding()) : buffers(unit);
-  const int index =
-      inventory().tied_embeddings ? owner.unit().find("tokens.weight") : owner.unit().find("output.weight");
+  const bool tied = inventory().tied_embeddings, overwrites = options_.sharding.transient_grads();
+  UnitBuffers& owner = buffers(tied ? inventory().embedding() : instruction.unit);
+  const int index = owner.unit().find(tied ? "tokens.weight" : "output.weight");
   const int64_t rows = context_.vocabulary_rows;
-  const at::Tensor grad = scale > 0 ? owner.weight_grad(index).narrow(0, 0, rows) : at::Tensor();
-  return run(unit, microbatch)
-      .loss(owner.weight(index).narrow(0, 0, rows), grad, scale, accumulate && !options_.sharding.transient_grads());
+  // What no backward of the embedding completes has no part in its other parameters.
+  if (scale > 0 && tied && !instruction.joins_loss && (overwrites || !instruction.accumulate_tied)) {
+    for (int p = 0; p < static_cast<int>(owner.unit().parameters.size()); ++p)
+      if (p != index) owner.weight_grad(p).zero_();
+  }
+  const bool accumulate_output = tied ? instruction.accumulate_tied : instruction.accumulate;
+  const UnitRun::OutputMatrix output{.weight = owner.weight(index).narrow(0, 0, rows),
+                                     .gradient = scale > 0 ? owner.weight_grad(index).narrow(0, 0, rows) : at::Tensor(),
+                                     .accumulate = accumulate_output && !overwrites};
+  return run(instruction.unit, instruction.microbatch).loss(output, scale, instruction.accumulate && !overwrites);
 }
 
-void TrainingExecutor::loss(int unit, int microbatch, bool accumulate) {
-  loss_sum_ += head_loss(unit, microbatch, loss_scale_, accumulate);
+void TrainingExecutor::loss(const Instruction& instruction) { loss_sum_ += head_loss(instruction, loss_scale_); }
+
+void TrainingExecutor::backward(const Instruction& instruction) {
+  const bool accumulate = instruction.accumulate && !options_.sharding.transient_grads();
+  run(instruction.unit, instruction.microbatch).backward(accumulate, instruction.joins_loss);
 }
 
-void TrainingExecutor::backward(int unit, int microbatch, bool accumulate) {
-  run(unit, microbatch).backward(accumulate && !options_.sharding.transient_grads());
+void TrainingExecutor::backward_weight(int unit, int microbatch, bool accumulate) {
+  run(unit, microbatch).backward_weight(accumulate && !options_.sharding.transient_grads());
+}
+
+// The tensor that crosses the border behind `unit`: its output, or the gradient of it.
+at::Tensor& TrainingExecutor::border(int unit, int microbatch, bool gradient) {
+  Microbatch& own = microbatches_[static_cast<size_t>(microbatch)];
+  return gradient ? own.stream_gradient : own.stream[static_cast<size_t>(unit)];
+}
+
+Buffer TrainingExecutor::outgoing(const Instruction& send) {
+  return as_buffer(border(send.unit, send.microbatch, send.op == Opcode::kSendGradients), context_.compute);
+}
+
+Buffer TrainingExecutor::incoming(const Instruction& receive) {
+  at::Tensor& tensor = border(receive.unit, receive.microbatch, receive.op == Opcode::kRecvGradients);
+  FIVEFOLD_CHECK(!tensor.defined());
+  const int64_t tokens = microbatches_[static_cast<size_t>(receive.microbatch)].tokens;
+  tensor = allocate(Account::kActivations, {div_exact(tokens, options_.split.sequence_parts()), context_.model->hidden},
+                    context_.compute);
+  return as_buffer(tensor, context_.compute);
+}
+
+void TrainingExecutor::free_sent(const Instruction& wait_send) {
+  border(wait_send.unit, wait_send.microbatch, wait_send.gradient).reset();
 }
 
 void TrainingExecutor::accumulate_grads(int unit, bool accumulate) {
@@ -246,6 +176,7 @@ void TrainingExecutor::set_global_valid_tokens(int64_t tokens) {
 double TrainingExecutor::local_squared_grad_norm() {
   double sum = 0;
   for (size_t unit = 0; unit < buffers_.size(); ++unit) {
+    if (counted_[unit].empty()) continue;
     const at::Tensor grads = buffers_[unit]->grads_shard();
     const at::Tensor scratch =
         allocate(Account::kWorkspace, {kernels::sum_of_squares_scratch_bytes(grads.numel())}, DType::kUint8);
@@ -272,7 +203,9 @@ std::vector<PartialRange> TrainingExecutor::in_shard(const Unit& unit, const std
 
 template <class F>
 void TrainingExecutor::for_each_partial(PartialOver over, F&& f) {
+  if (over == PartialOver::kTiedEnds && !options_.stages.shares_embedding()) return;
   for (const auto& unit_buffers : buffers_) {
+    if (unit_buffers == nullptr) continue;
     const Unit& unit = unit_buffers->unit();
     for (const PartialRange& range : in_shard(unit, partial_gradients(unit, options_.split, over)))
       f(unit_buffers->grads_shard().narrow(0, range.begin, range.end - range.begin));

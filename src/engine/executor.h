@@ -9,12 +9,14 @@
 
 #include "engine/layers/unit_run.h"
 #include "runtime/stage_executor.h"
+#include "spec/rank_part.h"
 #include "spec/run_config.h"
 
 namespace fivefold {
 
 struct ExecutorOptions {
   TensorSplit split;  // of `model` and `inventory`
+  RankStages stages;  // the units that this rank computes and holds
   ShardingPolicy sharding;
   int shard = 0;  // this rank's position in its shard group
   OptimizerStates optimizer_states = OptimizerStates::kMoment1And2;
@@ -52,8 +54,13 @@ class TrainingExecutor final : public StageExecutor {
   // ---- StageExecutor ----
   void forward(int unit, int microbatch, Keep keep) override;
   void recompute(int unit, int microbatch, bool output_unused) override;
-  void loss(int unit, int microbatch, bool accumulate) override;
-  void backward(int unit, int microbatch, bool accumulate) override;
+  void loss(const Instruction& instruction) override;
+  void backward(const Instruction& instruction) override;
+  void backward_input(int unit, int microbatch) override { run(unit, microbatch).backward_input(); }
+  void backward_weight(int unit, int microbatch, bool accumulate) override;
+  Buffer outgoing(const Instruction& send) override;
+  Buffer incoming(const Instruction& receive) override;
+  void free_sent(const Instruction& wait_send) override;
   void accumulate_grads(int unit, bool accumulate) override;
   void optimizer_step(int unit) override;
   void allocate_unsharded(int unit) override { buffers(unit).allocate_unsharded(); }
@@ -73,6 +80,8 @@ class TrainingExecutor final : public StageExecutor {
   void set_grad_norm(double norm) override;
 
   const Microbatch& microbatch(int index) const { return microbatches_[static_cast<size_t>(index)]; }
+  bool holds(int unit) const { return buffers_[static_cast<size_t>(unit)] != nullptr; }
+  // REQUIRES: holds(unit).
   UnitBuffers& buffers(int unit) { return *buffers_[static_cast<size_t>(unit)]; }
   const Inventory& inventory() const { return *context_.inventory; }
   const ExecutorOptions& options() const { return options_; }
@@ -83,8 +92,9 @@ class TrainingExecutor final : public StageExecutor {
   // Calls f(view of the gradient) for each range of partial gradients in this rank's shards.
   template <class F>
   void for_each_partial(PartialOver over, F&& f);
+  at::Tensor& border(int unit, int microbatch, bool gradient);
   UnitRun run(int unit, int microbatch);
-  double head_loss(int unit, int microbatch, float scale, bool accumulate);
+  double head_loss(const Instruction& instruction, float scale);
   void build_rope_tables(int64_t positions);
   Microbatch load(const MicrobatchTokens& tokens) const;
 

@@ -95,7 +95,10 @@ class OptimizerSteps : public ::testing::Test {
   static std::vector<Shard> run(const Inventory& inventory, const ModelSpec& model, const ShardingPolicy& policy,
                                 int shard, const OptimizerConfig& optimizer, float gradient, int steps) {
     TrainingExecutor executor(model, inventory,
-                              {.sharding = policy,
+                              {.stages = {.chunks = {{0, inventory.num_units()}},
+                                          .num_units = inventory.num_units(),
+                                          .tied = inventory.tied_embeddings},
+                               .sharding = policy,
                                .shard = shard,
                                .optimizer_states = optimizer_states(optimizer),
                                .optimizer = optimizer,

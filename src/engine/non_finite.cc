@@ -39,17 +39,31 @@ class FindingExecutor final : public StageExecutor {
     executor_.recompute(unit, microbatch, output_unused);
     if (!output_unused) look_at_forward("recompute", unit, microbatch);
   }
-  void loss(int unit, int microbatch, bool accumulate) override {
-    executor_.loss(unit, microbatch, accumulate);
+  void loss(const Instruction& i) override {
+    executor_.loss(i);
     next();
-    if (!std::isfinite(executor_.local_loss_sum())) return report("loss", unit, microbatch, bad_weight(unit));
-    look_at_gradients("the backward of the loss", unit, microbatch);
+    if (!std::isfinite(executor_.local_loss_sum())) return report("loss", i.unit, i.microbatch, bad_weight(i.unit));
+    look_at_gradients("the backward of the loss", i.unit, i.microbatch);
   }
-  void backward(int unit, int microbatch, bool accumulate) override {
-    executor_.backward(unit, microbatch, accumulate);
+  void backward(const Instruction& i) override {
+    executor_.backward(i);
     next();
-    look_at_gradients("backward", unit, microbatch);
+    look_at_gradients("backward", i.unit, i.microbatch);
   }
+  void backward_input(int unit, int microbatch) override {
+    executor_.backward_input(unit, microbatch);
+    next();
+    if (!is_finite(executor_.microbatch(microbatch).stream_gradient))
+      report("backward", unit, microbatch, "the gradient of its input is not finite");
+  }
+  void backward_weight(int unit, int microbatch, bool accumulate) override {
+    executor_.backward_weight(unit, microbatch, accumulate);
+    next();
+    look_at_gradients("weights' part of the backward", unit, microbatch);
+  }
+  Buffer outgoing(const Instruction& send) override { return executor_.outgoing(send); }
+  Buffer incoming(const Instruction& receive) override { return executor_.incoming(receive); }
+  void free_sent(const Instruction& wait_send) override { executor_.free_sent(wait_send); }
   void accumulate_grads(int unit, bool accumulate) override { executor_.accumulate_grads(unit, accumulate); }
   void optimizer_step(int unit) override { executor_.optimizer_step(unit); }
   void allocate_unsharded(int unit) override { executor_.allocate_unsharded(unit); }
@@ -69,7 +83,8 @@ class FindingExecutor final : public StageExecutor {
   double local_squared_grad_norm() override {
     next();
     for (int unit = 0; unit < executor_.inventory().num_units() && !finding_; ++unit)
-      if (!is_finite(executor_.buffers(unit).grads_shard())) report("sum over ranks of the gradients", unit, -1, "");
+      if (executor_.holds(unit) && !is_finite(executor_.buffers(unit).grads_shard()))
+        report("sum over ranks of the gradients", unit, -1, "");
     return executor_.local_squared_grad_norm();
   }
   void set_grad_norm(double norm) override { executor_.set_grad_norm(norm); }

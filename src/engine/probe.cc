@@ -32,8 +32,9 @@ uint64_t hash_parameters(RankSession& session) {
   for (int unit = 0; unit < session.executor().inventory().num_units(); ++unit) {
     const std::vector<float> flat = session.gather(unit, RankSession::State::kMaster);
     hash = XXH3_64bits_withSeed(flat.data(), flat.size() * sizeof(float), hash);
-    if (session.executor().options().sharding.shards_params() || session.groups().tensor) continue;
-    // The replicas themselves, not only what the owners hold; parts of a tensor group are not replicas.
+    if (session.executor().options().sharding.shards_params() || session.groups().tensor || session.groups().pipeline)
+      continue;
+    // The replicas themselves, not only what the owners hold; parts of a tensor group or pipeline are not replicas.
     const Buffer working = session.executor().params(unit);
     hash = XXH3_64bits_withSeed(working.pointer, static_cast<size_t>(working.bytes), hash);
   }

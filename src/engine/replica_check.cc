@@ -73,7 +73,10 @@ std::string describe(const std::string& what, const std::map<int, uint64_t>& cop
 class ReplicaCheck {
  public:
   explicit ReplicaCheck(RankSession& session)
-      : session_(session), policy_(sharding_policy(session.config())), groups_(session.groups()) {}
+      : session_(session), policy_(sharding_policy(session.config())), groups_(session.groups()) {
+    for (int unit = 0; unit < session.executor().inventory().num_units(); ++unit)
+      if (session.executor().holds(unit)) units_.push_back(unit);
+  }
 
   // "" when this rank's copies agree with those of its peers.
   std::string run() {
@@ -83,7 +86,6 @@ class ReplicaCheck {
   }
 
  private:
-  int num_units() const { return session_.executor().inventory().num_units(); }
   const UnitBuffers& buffers(int unit) { return session_.executor().buffers(unit); }
   std::string name(int unit) const { return session_.executor().inventory().units[static_cast<size_t>(unit)].name; }
 
@@ -92,15 +94,16 @@ class ReplicaCheck {
   std::string compare_weights() {
     const auto parts = static_cast<size_t>(policy_.shards);
     std::vector<uint64_t> mine{static_cast<uint64_t>(groups_.shard.rank())};
-    for (int unit = 0; unit < num_units(); ++unit) {
+    for (const int unit : units_) {
       const auto bytes = bytes_of(buffers(unit).params());
       const size_t size = bytes.size() / parts;
       for (size_t part = 0; part < parts; ++part) mine.push_back(hash_of(bytes.subspan(part * size, size)));
       mine.push_back(policy_.has_master() ? hash_rounded(buffers(unit).master_shard()) : 0);
     }
     const auto rows = gather_numbers(session_.communicator(), groups_.data, std::move(mine));
-    for (int unit = 0; unit < num_units(); ++unit) {
-      const size_t at = 1 + static_cast<size_t>(unit) * (parts + 1);
+    for (size_t u = 0; u < units_.size(); ++u) {
+      const int unit = units_[u];
+      const size_t at = 1 + u * (parts + 1);
       for (size_t part = 0; part < parts; ++part) {
         std::map<int, uint64_t> copies;
         std::optional<uint64_t> truth;
@@ -122,7 +125,7 @@ class ReplicaCheck {
     if (groups_.replicate.size() == 1) return "";
     constexpr const char* kNames[] = {"weights of ", "master weights of ", "first moments of ", "second moments of "};
     std::vector<uint64_t> mine;
-    for (int unit = 0; unit < num_units(); ++unit) {
+    for (const int unit : units_) {
       const UnitBuffers& unit_buffers = buffers(unit);
       for (const at::Tensor& tensor : {policy_.shards_params() ? unit_buffers.params_shard() : at::Tensor(),
                                        policy_.has_master() ? unit_buffers.master_shard() : at::Tensor(),
@@ -133,7 +136,7 @@ class ReplicaCheck {
     for (size_t i = 0; i < rows[0].size(); ++i) {
       std::map<int, uint64_t> copies;
       for (size_t r = 0; r < rows.size(); ++r) copies[groups_.replicate.members()[r]] = rows[r][i];
-      if (differ(copies)) return describe(kNames[i % 4] + name(static_cast<int>(i / 4)), copies, std::nullopt);
+      if (differ(copies)) return describe(kNames[i % 4] + name(units_[i / 4]), copies, std::nullopt);
     }
     return "";
   }
@@ -146,6 +149,7 @@ class ReplicaCheck {
   RankSession& session_;
   ShardingPolicy policy_;
   const Interpreter::Groups& groups_;
+  std::vector<int> units_;  // that this rank holds
 };
 
 }  // namespace

@@ -36,9 +36,10 @@ RankThread::~RankThread() = default;
 
 namespace {
 
-ExecutorOptions executor_options(const ResolvedConfig& config, const TensorSplit& split, int shard) {
+ExecutorOptions executor_options(const ResolvedConfig& config, const RankPart& part, int shard) {
   ExecutorOptions options;
-  options.split = split;
+  options.split = part.split;
+  options.stages = part.stages;
   options.sharding = sharding_policy(config);
   options.shard = shard;
   options.optimizer_states = optimizer_states(config.config.optimizer);
@@ -50,7 +51,8 @@ ExecutorOptions executor_options(const ResolvedConfig& config, const TensorSplit
   return options;
 }
 
-Interpreter::Groups make_groups(Communicator& communicator, const RankGrid& grid, const ShardingPolicy& policy) {
+Interpreter::Groups make_groups(Communicator& communicator, const RankGrid& grid, const ShardingPolicy& policy,
+                                const RankStages& stages) {
   const int rank = communicator.rank();
   const auto create = [&](GroupKind kind, const std::vector<int>& members) {
     // The lowest member tells groups of one kind apart.
@@ -66,7 +68,11 @@ Interpreter::Groups make_groups(Communicator& communicator, const RankGrid& grid
       .replicate = create(GroupKind::kReplicate, grid.group(shards ? GroupKind::kReplicate : GroupKind::kDpCp, rank))};
   if (grid.degrees().tp > 1) groups.tensor = of_grid(GroupKind::kTp);
   if (grid.degrees().kv_holders > 1) groups.kv_holders = of_grid(GroupKind::kKvHead);
-  groups.counts_samples = grid.coordinates(rank).tp == 0;
+  if (grid.degrees().pp > 1) groups.pipeline = of_grid(GroupKind::kPp);
+  if (stages.shares_embedding()) groups.tied_ends = of_grid(GroupKind::kEmbedding);
+  // The ranks of a tensor group and of a pipeline see the same samples: of those that compute the loss the first
+  // counts.
+  groups.counts_samples = grid.coordinates(rank).tp == 0 && stages.computes_head();
   return groups;
 }
 
@@ -80,13 +86,13 @@ RankSession::RankSession(const ModelSpec& model, const Inventory& inventory, con
       communicator_(communicator),
       grid_(RankGrid::create(config.degrees).value()),
       coordinates_(grid_.coordinates(communicator.rank())),
-      groups_(make_groups(communicator, grid_, sharding_policy(config))),
       part_(rank_part(model, config, communicator.rank())),
+      groups_(make_groups(communicator, grid_, sharding_policy(config), part_.stages)),
       tensor_(groups_.tensor ? std::optional<TensorParallel>(std::in_place, communicator, *groups_.tensor, part_.split)
                              : std::nullopt),
-      program_(training_program(part_.inventory, config)),
-      evaluation_(evaluation_program(part_.inventory, config)),
-      executor_(part_.model, part_.inventory, executor_options(config, part_.split, groups_.shard.rank()),
+      program_(training_program(part_.inventory, config, part_.stages, communicator.rank())),
+      evaluation_(evaluation_program(part_.inventory, config, part_.stages, communicator.rank())),
+      executor_(part_.model, part_.inventory, executor_options(config, part_, groups_.shard.rank()),
                 tensor_ ? &*tensor_ : nullptr),
       interpreter_(communicator, groups_, sharding_policy(config), executor_) {}
 
@@ -107,6 +113,7 @@ void RankSession::load(const std::vector<MicrobatchTokens>& microbatches) {
 RankSession::Evaluation RankSession::evaluate(const MicrobatchTokens& tokens) {
   load({tokens});
   interpreter_.run_evaluation(evaluation_);
+  if (!groups_.counts_samples) return {};
   return {executor_.loss_sum(), executor_.local_valid_tokens()};
 }
 
@@ -130,8 +137,8 @@ std::vector<float> RankSession::gather_shards(int unit, State state) {
   return values;
 }
 
-std::vector<float> RankSession::gather(int unit, State state) {
-  interpreter_.finish_parameter_gathers();
+// What the ranks of this stage hold of a unit, put together.
+std::vector<float> RankSession::gather_stage(int unit, State state) {
   std::vector<float> own = gather_shards(unit, state);
   if (!tensor_) return own;
   const int ranks = part_.split.size;
@@ -150,9 +157,28 @@ std::vector<float> RankSession::gather(int unit, State state) {
       const ParameterEntry& entry = held.parameters[p];
       for (const ElementRun& run : element_runs(entry, 0, entry.numel()))
         std::copy_n(from + entry.offset + run.local, run.count,
-                    values.begin() + whole.parameters[p].offset + run.whole);
+                    values.begin() + static_cast<std::ptrdiff_t>(whole.parameters[p].offset + run.whole));
     }
   }
+  return values;
+}
+
+std::vector<float> RankSession::gather(int unit, State state) {
+  interpreter_.finish_parameter_gathers();
+  if (!groups_.pipeline) return gather_stage(unit, state);
+  // The stage that computes the unit tells the others.
+  const bool own = part_.stages.computes(unit);
+  std::vector<float> values(
+      static_cast<size_t>(whole_inventory_.units[static_cast<size_t>(unit)].padded_numel(groups_.shard.size())));
+  if (own) values = gather_stage(unit, state);
+  int stage = 0;
+  for (const int member : groups_.pipeline->members()) {
+    if (rank_stages(whole_model_, config_, member).computes(unit)) break;
+    ++stage;
+  }
+  communicator_.broadcast(*groups_.pipeline,
+                          {values.data(), static_cast<int64_t>(values.size() * sizeof(float)), DType::kFloat32, {}},
+                          stage, Purpose::kControl);
   return values;
 }
 

@@ -66,6 +66,7 @@ class RankSession {
 
  private:
   std::vector<float> gather_shards(int unit, State state);
+  std::vector<float> gather_stage(int unit, State state);
 
   const ModelSpec& whole_model_;
   const Inventory& whole_inventory_;
@@ -73,8 +74,8 @@ class RankSession {
   Communicator& communicator_;
   RankGrid grid_;
   Coordinates coordinates_;
-  Interpreter::Groups groups_;
   RankPart part_;
+  Interpreter::Groups groups_;
   std::optional<TensorParallel> tensor_;
   Program program_, evaluation_;
   TrainingExecutor executor_;

@@ -209,7 +209,7 @@ class RankTrainer {
       sums[0] += part.loss_sum;
       sums[1] += static_cast<double>(part.valid_tokens);
     }
-    session_.communicator().all_reduce(session_.groups().data, {sums, sizeof sums, DType::kFloat64, {}},
+    session_.communicator().all_reduce(session_.communicator().world(), {sums, sizeof sums, DType::kFloat64, {}},
                                        Reduction::kSum, Purpose::kControl);
     const double loss = sums[1] > 0 ? sums[0] / sums[1] : 0;
     recorder_.writer().write(

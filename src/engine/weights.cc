@@ -60,6 +60,7 @@ Status check_hub_weights(const HubFolder& folder, const Inventory& inventory) {
 Status load_hub_weights(const HubFolder& folder, const Inventory& inventory, TrainingExecutor& executor) {
   std::vector<float> packed;
   for (int unit = 0; unit < inventory.num_units(); ++unit) {
+    if (!executor.holds(unit)) continue;
     const std::vector<ParameterEntry>& parameters = inventory.units[static_cast<size_t>(unit)].parameters;
     for (size_t p = 0; p < parameters.size(); ++p) {
       packed.resize(static_cast<size_t>(parameters[p].whole_numel()));

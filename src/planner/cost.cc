@@ -1,125 +1,15 @@
 #include "planner/cost.h"
 
 #include <algorithm>
+#include <deque>
 #include <functional>
+#include <map>
 
-#include "planner/link_times.h"
-#include "planner/rank_view.h"
-#include "planner/tensor_traffic.h"
+#include "planner/unit_times.h"
+#include "spec/rank_grid.h"
 
 namespace fivefold {
 namespace {
-
-struct TensorSeconds {
-  LinkSeconds exposed, hidden;
-};
-
-struct UnitSeconds {
-  TensorSeconds tensor_forward, tensor_recompute, tensor_recompute_unused, tensor_backward, tensor_head;
-  double forward = 0, recompute = 0, recompute_unused = 0, backward = 0, head = 0;
-  double optimizer = 0, accumulate = 0, sum_of_squares = 0;
-  LinkSeconds gather, reduce_scatter, all_reduce;
-};
-
-class UnitTimes {
- public:
-  UnitTimes(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config,
-            const HardwareSpec& hardware)
-      : part_(model, inventory, config, 0),
-        policy_(sharding_policy(config)),
-        states_(optimizer_states(config.config.optimizer)),
-        tape_(tape_shape(config)),
-        shape_{.tokens = tape_.tokens,
-               .sequence_parts = tape_.split.sequence_parts(),
-               .sequence = config.config.batch.sequence,
-               .compute = config.compute},
-        rates_(hardware, config.compute, rank_placement(config, hardware)),
-        links_(hardware, RankGrid::create(config.degrees).value()) {
-    for (int unit = 0; unit < inventory.num_units(); ++unit) {
-      const bool repeats = unit >= 2 && unit < inventory.head() &&
-                           model.layers[static_cast<size_t>(unit) - 1] == model.layers[static_cast<size_t>(unit) - 2];
-      seconds_.push_back(repeats ? seconds_.back() : unit_seconds(unit));
-    }
-    scalar_all_reduce_ = links_(CollectiveKind::kAllReduce, GroupKind::kWorld, 16);
-    for (const PartialOver over : {PartialOver::kTensorGroup, PartialOver::kKvHolders}) {
-      const int64_t bytes = part_.partial_elements(over) * dtype_bytes(policy_.grads);
-      const GroupKind group = over == PartialOver::kTensorGroup ? GroupKind::kTp : GroupKind::kKvHead;
-      if (bytes > 0) partial_sums_ += links_(CollectiveKind::kAllReduce, group, static_cast<double>(bytes)).seconds;
-    }
-  }
-
-  const UnitSeconds& operator[](int unit) const { return seconds_[static_cast<size_t>(unit)]; }
-  const Rates& rates() const { return rates_; }
-  const LinkSeconds& scalar_all_reduce() const { return scalar_all_reduce_; }
-  double partial_sums() const { return partial_sums_; }
-  const Inventory& inventory() const { return part_.inventory(); }
-  int num_units() const { return static_cast<int>(seconds_.size()); }
-
- private:
-  double pass_seconds(const Unit& unit, const UnitOperations& operations, Pass pass, int count) const {
-    double seconds = 0;
-    for (int i = 0; i < count; ++i)
-      seconds += rates_.operation_seconds(operations.operations[static_cast<size_t>(i)].kind, pass,
-                                          operation_work(part_.model(), unit, operations, i, pass, shape_));
-    return seconds;
-  }
-
-  // Collectives of the tensor group in one pass: those that a product of the same operation hides, and the others.
-  TensorSeconds tensor_seconds(const UnitOperations& operations, TapeStep step, const TapeOptions& options = {}) const {
-    TensorSeconds seconds;
-    for (const TensorCall& call : tensor_calls(operations, step, tape_, options)) {
-      LinkSeconds& sum = call.hidden ? seconds.hidden : seconds.exposed;
-      sum = sum + links_(call.kind, GroupKind::kTp, static_cast<double>(call.elements * call.element_bytes));
-    }
-    return seconds;
-  }
-
-  UnitSeconds unit_seconds(int index) const {
-    const Unit& unit = part_.inventory().units[static_cast<size_t>(index)];
-    const UnitOperations operations = unit_operations(part_.model(), part_.inventory(), index, part_.split());
-    const int count = static_cast<int>(operations.operations.size());
-    UnitSeconds s;
-    s.backward = pass_seconds(unit, operations, Pass::kBackward, count);
-    if (unit.kind == UnitKind::kHead) {
-      // The loss's forward is within its kBackward work; the norm's is not.
-      s.head = s.backward + pass_seconds(unit, operations, Pass::kForward, 1);
-      s.tensor_head = tensor_seconds(operations, TapeStep::kLoss);
-    } else {
-      s.tensor_forward = tensor_seconds(operations, TapeStep::kForward);
-      s.tensor_backward = tensor_seconds(operations, TapeStep::kBackward);
-      if (unit.kind == UnitKind::kLayer) {
-        s.tensor_recompute = tensor_seconds(operations, TapeStep::kRecompute);
-        s.tensor_recompute_unused = tensor_seconds(operations, TapeStep::kRecompute, {.output_unused = true});
-      }
-      s.forward = pass_seconds(unit, operations, Pass::kForward, count);
-      s.recompute = s.forward;
-      s.recompute_unused = pass_seconds(unit, operations, Pass::kForward, num_recomputed_operations(operations, true));
-    }
-    const auto full = static_cast<double>(unit.padded_numel(policy_.shards));
-    const double shard = full / policy_.shards;
-    const auto compute = static_cast<double>(dtype_bytes(policy_.compute));
-    const auto grads = static_cast<double>(dtype_bytes(policy_.grads));
-    s.optimizer = rates_.stream_seconds(StreamKind::kOptimizer, shard * optimizer_bytes_per_element(policy_, states_));
-    s.sum_of_squares = rates_.stream_seconds(StreamKind::kSumOfSquares, shard * grads);
-    s.accumulate = rates_.stream_seconds(StreamKind::kAccumulate, full * accumulate_bytes_per_element(policy_));
-    s.gather = links_(CollectiveKind::kAllGather, GroupKind::kShard, full * compute);
-    s.reduce_scatter =
-        links_(CollectiveKind::kReduceScatter, GroupKind::kShard, full * (policy_.shards_grads() ? compute : grads));
-    s.all_reduce = links_(CollectiveKind::kAllReduce, GroupKind::kReplicate, shard * grads);
-    return s;
-  }
-
-  RankView part_;
-  ShardingPolicy policy_;
-  OptimizerStates states_;
-  TapeShape tape_;
-  WorkShape shape_;
-  Rates rates_;
-  LinkTimes links_;
-  std::vector<UnitSeconds> seconds_;
-  LinkSeconds scalar_all_reduce_;
-  double partial_sums_ = 0;
-};
 
 // One rank's two timelines. Collectives run one after the other in the order in which they are issued.
 class StepClock {
@@ -127,18 +17,36 @@ class StepClock {
   using Observer = std::function<void(const Instruction&, double begin, double end, bool communication)>;
 
   explicit StepClock(const UnitTimes& times)
-      : times_(times),
+      : times_(&times),
         gathers_(static_cast<size_t>(times.num_units())),
         reductions_(static_cast<size_t>(times.num_units())) {}
 
-  void run(const Program& program, const Observer& observer = nullptr) {
-    for (const Instruction& instruction : program.instructions) {
-      const double begin = now_;
-      execute(instruction, observer);
-      if (observer && now_ > begin) observer(instruction, begin, now_, false);
-    }
-    add(TimePart::kOverhead, times_.rates().step_overhead_seconds());
+  // Messages between the ranks of a pipeline: when each arrives, in order, by sender and receiver.
+  using Mail = std::map<std::pair<int, int>, std::deque<double>>;
+
+  void begin(const Program& program, int pipeline_rank, Mail& mail) {
+    program_ = &program;
+    rank_ = pipeline_rank;
+    mail_ = &mail;
+    position_ = 0;
   }
+  bool done() const { return position_ == program_->instructions.size(); }
+  bool at(Opcode op) const { return !done() && program_->instructions[position_].op == op; }
+  // Runs on until a message is missing or until the gradient norm, where all ranks meet. Returns whether it got
+  // anywhere.
+  bool advance(const Observer& observer) {
+    bool moved = false;
+    while (!done() && !at(Opcode::kGradNorm) && step(observer)) moved = true;
+    return moved;
+  }
+  // The gradient norm, at a moment that no rank is later than; then the rest of the step.
+  void meet(double moment, const Observer& observer) {
+    add(TimePart::kBubble, std::max(0.0, moment - now_));
+    while (!done()) step(observer);
+    add(TimePart::kOverhead, times_->rates().step_overhead_seconds());
+  }
+  double now() const { return now_; }
+
   // Counts from here; what is under way stays so.
   void restart() {
     begin_ = now_;
@@ -158,7 +66,7 @@ class StepClock {
   void compute(TimePart part, double seconds) {
     const double together = std::clamp(communication_free_ - now_, 0.0, seconds);
     add(part, seconds);
-    add(TimePart::kOverlapSlowdown, together * moving_share_ * times_.rates().overlap_share());
+    add(TimePart::kOverlapSlowdown, together * moving_share_ * times_->rates().overlap_share());
   }
   // Puts a collective behind those that are under way and returns when it starts. While it waits for a simulated link
   // it takes nothing from what computes; that of all that is under way is spread evenly.
@@ -186,7 +94,7 @@ class StepClock {
     if (exposed + hidden == 0) return;
     cost_.communication_seconds += exposed + hidden;
     const double queued = std::max(0.0, communication_free_ - now_);
-    add(TimePart::kOverlapSlowdown, std::min(tensor.hidden.moving, seconds) * times_.rates().overlap_share());
+    add(TimePart::kOverlapSlowdown, std::min(tensor.hidden.moving, seconds) * times_->rates().overlap_share());
     add(TimePart::kExposedCommunication, queued + exposed + std::max(0.0, hidden - seconds));
     communication_free_ = std::max(communication_free_, now_);
   }
@@ -196,55 +104,98 @@ class StepClock {
     communication_free_ = now_;
   }
 
+  bool step(const Observer& observer) {
+    const Instruction& instruction = program_->instructions[position_];
+    const bool receives = instruction.op == Opcode::kRecvActivations || instruction.op == Opcode::kRecvGradients;
+    if (receives && (*mail_)[{instruction.peer, rank_}].empty()) return false;
+    const double begin = now_;
+    execute(instruction, observer);
+    if (observer && now_ > begin) observer(instruction, begin, now_, false);
+    ++position_;
+    return true;
+  }
+
+  // What is sent leaves when what is under way before it is over.
+  void send(const Instruction& instruction, const Observer& observer) {
+    const double begin = start(times_->transfer());
+    (*mail_)[{rank_, instruction.peer}].push_back(communication_free_);
+    if (observer && times_->transfer().seconds > 0) observer(instruction, begin, communication_free_, true);
+  }
+  // Of the time until it arrives, that of the transfer itself is communication, the rest the other stage's.
+  void receive(const Instruction& instruction) {
+    std::deque<double>& messages = (*mail_)[{instruction.peer, rank_}];
+    const double late = std::max(0.0, messages.front() - now_), moving = std::min(late, times_->transfer().seconds);
+    messages.pop_front();
+    add(TimePart::kBubble, late - moving);
+    add(TimePart::kExposedCommunication, moving);
+  }
+
   void execute(const Instruction& instruction, const Observer& observer) {
+    const UnitTimes& times = *times_;
     const int unit = instruction.unit;
     switch (instruction.op) {
       case Opcode::kCountTokens:
-        start(times_.scalar_all_reduce());
+        start(times.scalar_all_reduce());
         count_ = communication_free_;
         return;
       case Opcode::kWaitCount:
         return add(TimePart::kExposedCommunication, std::max(0.0, count_ - now_));
       case Opcode::kUnshard:
       case Opcode::kGatherParameters:
-        return issue(instruction, times_[unit].gather, gathers_, observer);
+        return issue(instruction, times[unit].gather, gathers_, observer);
       case Opcode::kWaitUnshard:
       case Opcode::kWaitParameters:
         return wait(gathers_, unit);
       case Opcode::kForward:
-        return compute(TimePart::kForward, times_[unit].forward, times_[unit].tensor_forward);
+        return compute(TimePart::kForward, times[unit].forward, times[unit].tensor_forward);
       case Opcode::kRecompute:
         return instruction.output_unused
-                   ? compute(TimePart::kRecompute, times_[unit].recompute_unused, times_[unit].tensor_recompute_unused)
-                   : compute(TimePart::kRecompute, times_[unit].recompute, times_[unit].tensor_recompute);
+                   ? compute(TimePart::kRecompute, times[unit].recompute_unused, times[unit].tensor_recompute_unused)
+                   : compute(TimePart::kRecompute, times[unit].recompute, times[unit].tensor_recompute);
       case Opcode::kLoss:
-        return compute(TimePart::kHead, times_[unit].head, times_[unit].tensor_head);
+        return compute(TimePart::kHead, times[unit].head, times[unit].tensor_head);
       case Opcode::kBackward:
-        return compute(TimePart::kBackward, times_[unit].backward, times_[unit].tensor_backward);
+        return compute(TimePart::kBackward, times[unit].backward, times[unit].tensor_backward);
+      case Opcode::kBackwardInput:
+        return compute(TimePart::kBackward, times[unit].backward - times[unit].backward_weight,
+                       times[unit].tensor_backward_input);
+      case Opcode::kBackwardWeight:
+        return compute(TimePart::kBackward, times[unit].backward_weight, times[unit].tensor_backward_weight);
+      case Opcode::kSendActivations:
+      case Opcode::kSendGradients:
+        return send(instruction, observer);
+      case Opcode::kRecvActivations:
+      case Opcode::kRecvGradients:
+        return receive(instruction);
       case Opcode::kAccumulateGrads:
-        return compute(TimePart::kGradients, times_[unit].accumulate);
+        return compute(TimePart::kGradients, times[unit].accumulate);
       case Opcode::kReduceGrads:
         return issue(
             instruction,
-            instruction.last ? times_[unit].reduce_scatter + times_[unit].all_reduce : times_[unit].reduce_scatter,
+            instruction.last ? times[unit].reduce_scatter + times[unit].all_reduce : times[unit].reduce_scatter,
             reductions_, observer);
       case Opcode::kWaitReduce:
         return wait(reductions_, unit);
       case Opcode::kSumPartialGrads:
-        return blocking(times_.partial_sums());
-      case Opcode::kGradNorm: {
-        for (int i = 0; i < times_.num_units(); ++i) compute(TimePart::kGradients, times_[i].sum_of_squares);
-        return blocking(times_.scalar_all_reduce().seconds);
-      }
+        return blocking(times.partial_sums());
+      case Opcode::kGradNorm:
+        for (const Instruction& other : program_->instructions)
+          if (other.op == Opcode::kOptimizerStep) compute(TimePart::kGradients, times[other.unit].sum_of_squares);
+        return blocking(times.scalar_all_reduce().seconds);
       case Opcode::kOptimizerStep:
-        return compute(TimePart::kOptimizer, times_[unit].optimizer);
+        return compute(TimePart::kOptimizer, times[unit].optimizer);
       case Opcode::kReshard:
       case Opcode::kAllocateGrads:
+      case Opcode::kWaitSend:
         return;
     }
   }
 
-  const UnitTimes& times_;
+  const UnitTimes* times_;
+  const Program* program_ = nullptr;
+  Mail* mail_ = nullptr;
+  int rank_ = 0;
+  size_t position_ = 0;
   double now_ = 0, begin_ = 0, communication_free_ = 0;
   double moving_share_ = 0;                   // of what is under way: bytes that the machine itself moves
   double count_ = 0;                          // when the count of tokens ends
@@ -252,16 +203,48 @@ class StepClock {
   StepCost cost_;
 };
 
-StepCost steady_state(const UnitTimes& times, const Program& program) {
-  StepClock clock(times);
-  clock.run(program);
-  clock.restart();
-  clock.run(program);
-  return clock.cost();
+// One step of all pipeline ranks.
+void run_step(std::vector<StepClock>& clocks, const std::vector<Program>& programs, size_t observed,
+              const StepClock::Observer& observer) {
+  StepClock::Mail mail;
+  for (size_t rank = 0; rank < clocks.size(); ++rank) clocks[rank].begin(programs[rank], static_cast<int>(rank), mail);
+  const StepClock::Observer nobody;
+  const auto observer_of = [&](size_t rank) -> const StepClock::Observer& {
+    return rank == observed ? observer : nobody;
+  };
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (size_t rank = 0; rank < clocks.size(); ++rank) moved |= clocks[rank].advance(observer_of(rank));
+  }
+  double latest = 0;
+  for (const StepClock& clock : clocks) {
+    FIVEFOLD_CHECK(clock.at(Opcode::kGradNorm), "a checked schedule waits for ever");
+    latest = std::max(latest, clock.now());
+  }
+  for (size_t rank = 0; rank < clocks.size(); ++rank) clocks[rank].meet(latest, observer_of(rank));
 }
 
-Program program_of(const Inventory& inventory, const ResolvedConfig& config, int64_t num_microbatches) {
-  return lower(sequential_schedule(static_cast<int>(num_microbatches)), inventory, lowering_options(config));
+// Of the rank with the least bubble: the one that computes longest.
+StepCost steady_state(const UnitTimes& times, const std::vector<Program>& programs) {
+  std::vector<StepClock> clocks(programs.size(), StepClock(times));
+  run_step(clocks, programs, 0, nullptr);
+  for (StepClock& clock : clocks) clock.restart();
+  run_step(clocks, programs, 0, nullptr);
+  const auto busiest = std::min_element(clocks.begin(), clocks.end(), [](const StepClock& a, const StepClock& b) {
+    return a.cost()[TimePart::kBubble] < b.cost()[TimePart::kBubble];
+  });
+  return busiest->cost();
+}
+
+// Of each pipeline rank, with another number of microbatches than configured.
+std::vector<Program> programs_of(const ModelSpec& model, const Inventory& inventory, ResolvedConfig config,
+                                 int64_t num_microbatches) {
+  config.num_microbatches = num_microbatches;
+  std::vector<Program> programs;
+  const RankGrid grid = RankGrid::create(config.degrees).value();
+  for (const int rank : grid.group(GroupKind::kPp, 0))
+    programs.push_back(training_program(inventory, config, rank_stages(model, config, rank), rank));
+  return programs;
 }
 
 }  // namespace
@@ -269,7 +252,7 @@ Program program_of(const Inventory& inventory, const ResolvedConfig& config, int
 std::string_view to_string(TimePart part) {
   static constexpr std::string_view kNames[] = {
       "forward",          "recompute", "backward", "head", "gradients", "optimizer", "exposed_communication",
-      "overlap_slowdown", "overhead"};
+      "overlap_slowdown", "bubble",    "overhead"};
   return kNames[static_cast<size_t>(part)];
 }
 
@@ -280,15 +263,16 @@ RankPlacement rank_placement(const ResolvedConfig& config, const HardwareSpec& h
 }
 
 // Note [Periods of a step]
-// Microbatches between the first and the last are alike, so a step of m > 3 takes what one of 3 takes and m - 3 times
-// what the third added to a step of 2.
+// Without a pipeline microbatches between the first and the last are alike, so a step of m > 3 takes what one of 3
+// takes and m - 3 times what the third added to a step of 2.
 StepCost predict_cost(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config,
                       const HardwareSpec& hardware) {
   const UnitTimes times(model, inventory, config, hardware);
   const int64_t m = config.num_microbatches;
-  StepCost cost = steady_state(times, program_of(inventory, config, std::min<int64_t>(m, 3)));
-  if (m <= 3) return cost;
-  const StepCost two = steady_state(times, program_of(inventory, config, 2));
+  const bool shortened = m > 3 && config.degrees.pp == 1;
+  StepCost cost = steady_state(times, programs_of(model, inventory, config, shortened ? 3 : m));
+  if (!shortened) return cost;
+  const StepCost two = steady_state(times, programs_of(model, inventory, config, 2));
   const auto extend = [&](double& three, double of_two) { three += static_cast<double>(m - 3) * (three - of_two); };
   extend(cost.seconds, two.seconds);
   extend(cost.communication_seconds, two.communication_seconds);
@@ -297,13 +281,16 @@ StepCost predict_cost(const ModelSpec& model, const Inventory& inventory, const 
 }
 
 std::vector<TimelineEntry> step_timeline(const ModelSpec& model, const Inventory& inventory,
-                                         const ResolvedConfig& config, const HardwareSpec& hardware) {
+                                         const ResolvedConfig& config, const HardwareSpec& hardware,
+                                         int pipeline_rank) {
   const UnitTimes times(model, inventory, config, hardware);
-  const Program program = training_program(inventory, config);
+  const std::vector<Program> programs = programs_of(model, inventory, config, config.num_microbatches);
+  std::vector<StepClock> clocks(programs.size(), StepClock(times));
   std::vector<TimelineEntry> timeline;
-  StepClock(times).run(program, [&](const Instruction& instruction, double begin, double end, bool communication) {
-    timeline.push_back({instruction, begin, end, communication});
-  });
+  run_step(clocks, programs, static_cast<size_t>(pipeline_rank),
+           [&](const Instruction& instruction, double begin, double end, bool communication) {
+             timeline.push_back({instruction, begin, end, communication});
+           });
   return timeline;
 }
 

@@ -28,9 +28,10 @@ enum class TimePart : uint8_t {
   kOptimizer,
   kExposedCommunication,  // waiting for a collective
   kOverlapSlowdown,       // computing while a collective runs
+  kBubble,                // pipeline: waiting for another stage's computation
   kOverhead,              // fixed part of a step
 };
-inline constexpr int kNumTimeParts = 9;
+inline constexpr int kNumTimeParts = 10;
 std::string_view to_string(TimePart part);
 
 struct StepCost {
@@ -44,18 +45,19 @@ struct StepCost {
 // Threads of a rank and ranks a machine, of a configuration on this hardware.
 RankPlacement rank_placement(const ResolvedConfig& config, const HardwareSpec& hardware);
 
-// REQUIRES: planner_scope() finds nothing.
+// Of the pipeline rank with the least bubble. REQUIRES: planner_scope() finds nothing.
 StepCost predict_cost(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config,
                       const HardwareSpec& hardware);
 
-// Start and end of each instruction of the step's Program on its timeline, for pictures.
+// Start and end of each instruction of a pipeline rank's Program on its timeline, for pictures.
 struct TimelineEntry {
   Instruction instruction;
   double begin_s = 0, end_s = 0;
   bool communication = false;
 };
 std::vector<TimelineEntry> step_timeline(const ModelSpec& model, const Inventory& inventory,
-                                         const ResolvedConfig& config, const HardwareSpec& hardware);
+                                         const ResolvedConfig& config, const HardwareSpec& hardware,
+                                         int pipeline_rank = 0);
 
 // Peak rate of all that the configuration uses: devices of a GPU run, the cores of a CPU run.
 double peak_flops_per_s(const ResolvedConfig& config, const HardwareSpec& hardware);

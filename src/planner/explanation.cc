@@ -138,10 +138,16 @@ Explanation explain(const ModelSpec& model, const Inventory& inventory, const Re
                     const HardwareSpec& hardware) {
   Explanation e;
   e.config = config;
-  e.ledger = predict_memory(model, inventory, config);
+  // Of the pipeline's ranks the one that needs most.
+  for (const int rank : RankGrid::create(config.degrees).value().group(GroupKind::kPp, 0)) {
+    Ledger ledger = predict_memory(model, inventory, config, rank);
+    if (rank > 0 && ledger.peak_total <= e.ledger.peak_total) continue;
+    e.ledger = std::move(ledger);
+    e.rank = rank;
+  }
   add_outside_tensors(e.ledger, config, hardware);
   e.capacity = planned_capacity(config, hardware);
-  e.traffic = predict_traffic(model, inventory, config);
+  e.traffic = predict_traffic(model, inventory, config, e.rank);
   e.cost = predict_cost(model, inventory, config, hardware);
   e.flops = step_flops(model, inventory, config);
   e.peak_flops_per_s = peak_flops_per_s(config, hardware);

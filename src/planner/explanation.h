@@ -13,6 +13,7 @@ namespace fivefold {
 
 struct Explanation {
   ResolvedConfig config;
+  int rank = 0;   // whose ledger and traffic these are: of a pipeline the rank that needs most
   Ledger ledger;  // with what is outside the tensors
   int64_t capacity = 0;
   std::vector<TrafficLine> traffic;  // of one rank and step

@@ -33,6 +33,7 @@ class StepReplay {
     memory_.set_moment("set-up");
     const OptimizerStates states = optimizer_states(config_.config.optimizer);
     for (int unit = 0; unit < inventory_.num_units(); ++unit) {
+      if (!part_.stages().holds(unit)) continue;
       int id = kStateId;
       for (const StateBuffer& buffer : state_buffers(inventory_.units[static_cast<size_t>(unit)], policy_, states))
         memory_.allocate({unit, kNobody, id++}, buffer.account, buffer.bytes());
@@ -53,7 +54,7 @@ class StepReplay {
   }
 
   const MemoryReplay& memory() const { return memory_; }
-  Program program() const { return training_program(inventory_, config_); }
+  Program program() const { return part_.program(); }
 
  private:
   int64_t full_bytes(int unit) const {
@@ -84,6 +85,12 @@ class StepReplay {
     }
   }
 
+  // The tensor that crosses the border behind a unit: its output, or the gradient of it.
+  MemoryReplay::Key border(const Instruction& instruction, bool gradient) const {
+    if (gradient) return {kNobody, instruction.microbatch, kStreamGradientId};
+    return {instruction.unit, instruction.microbatch, operations_[static_cast<size_t>(instruction.unit)].output};
+  }
+
   void execute(const Instruction& instruction) {
     const int unit = instruction.unit;
     const MemoryReplay::Key unsharded{unit, kNobody, kUnshardedId}, transient{unit, kNobody, kTransientGradsId};
@@ -100,6 +107,16 @@ class StepReplay {
         return play(instruction, TapeStep::kLoss);
       case Opcode::kBackward:
         return play(instruction, TapeStep::kBackward);
+      case Opcode::kBackwardInput:
+        return play(instruction, TapeStep::kBackwardInput);
+      case Opcode::kBackwardWeight:
+        return play(instruction, TapeStep::kBackwardWeight);
+      case Opcode::kRecvActivations:
+      case Opcode::kRecvGradients:
+        return memory_.allocate(border(instruction, instruction.op == Opcode::kRecvGradients), Account::kActivations,
+                                shape_.stream_tokens() * model_.hidden * dtype_bytes(shape_.compute));
+      case Opcode::kWaitSend:
+        return memory_.release(border(instruction, instruction.gradient));
       case Opcode::kAllocateGrads:
         return memory_.allocate(transient, Account::kUnshardedGrads, full_bytes(unit));
       case Opcode::kAccumulateGrads:
@@ -108,9 +125,11 @@ class StepReplay {
         if (policy_.shards_grads()) memory_.release(transient);
         return;
       case Opcode::kSumPartialGrads:
-        for (const PartialOver over : {PartialOver::kTensorGroup, PartialOver::kKvHolders})
+        for (const PartialOver over : kAllPartialOver)
           memory_.touch(Account::kCommBuffers, part_.partial_elements(over) * dtype_bytes(policy_.grads));
         return;
+      case Opcode::kSendActivations:
+      case Opcode::kSendGradients:
       case Opcode::kCountTokens:
       case Opcode::kWaitCount:
       case Opcode::kWaitParameters:

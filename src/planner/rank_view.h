@@ -9,11 +9,16 @@
 
 namespace fivefold {
 
+// The group over which partial gradients are summed.
+GroupKind group_of(PartialOver over);
+
 class RankView {
  public:
   RankView(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config, int rank);
 
   const TensorSplit& split() const { return split_; }
+  const RankStages& stages() const { return stages_; }
+  Program program() const { return training_program(inventory(), *config_, stages_, rank_); }
   const ModelSpec& model() const { return part_ ? part_->model : *whole_model_; }
   const Inventory& inventory() const { return part_ ? part_->inventory : *whole_inventory_; }
   // Elements of partial gradients in this rank's shards, over all units.
@@ -22,7 +27,10 @@ class RankView {
  private:
   const ModelSpec* whole_model_;
   const Inventory* whole_inventory_;
+  const ResolvedConfig* config_;
+  int rank_;
   TensorSplit split_;
+  RankStages stages_;
   std::optional<RankPart> part_;
   int64_t shards_ = 1;
   int shard_ = 0;

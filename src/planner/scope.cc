@@ -24,12 +24,11 @@ std::vector<Error> planner_scope(const ModelSpec& model, const RunConfig& config
                       fmt::format("use {}", hint)});
   };
   const ParallelConfig& parallel = config.parallel;
-  const std::pair<std::string_view, int> degrees[] = {
-      {"pp", parallel.pp}, {"vpp", parallel.vpp}, {"cp", parallel.cp}, {"ep", parallel.ep}, {"etp", parallel.etp}};
+  const std::pair<std::string_view, int> degrees[] = {{"cp", parallel.cp}, {"ep", parallel.ep}, {"etp", parallel.etp}};
   for (const auto& [name, degree] : degrees)
     if (degree > 1)
       refuse(fmt::format("parallel.{}", name), fmt::format("{} = {}", name, degree),
-             fmt::format("{} = 1: dp with zero = 0 to 3 and tp with or without sp are planned", name));
+             fmt::format("{} = 1: dp with zero = 0 to 3, tp with or without sp, and pp are planned", name));
   if (parallel.tp > 1 && !std::all_of(model.layers.begin(), model.layers.end(), splits))
     refuse("parallel.tp", fmt::format("tp = {} of layers other than attention and a dense MLP", parallel.tp), "tp = 1");
   if (config.method.kind != MethodKind::kFull) refuse("method.kind", to_string(config.method.kind), "kind = full");
@@ -46,9 +45,12 @@ std::vector<Error> planner_scope(const ModelSpec& model, const RunConfig& config
 
 std::vector<Error> search_scope(const ModelSpec& model, const RunConfig& config) {
   std::vector<Error> errors = planner_scope(model, config);
-  if (config.parallel.tp > 1)
-    errors.push_back({"parallel.tp", fmt::format("the search does not lay out tp = {}", config.parallel.tp),
-                      "use tp = 1, or `fivefold explain` for this layout"});
+  const std::pair<std::string_view, int> degrees[] = {{"tp", config.parallel.tp}, {"pp", config.parallel.pp}};
+  for (const auto& [name, degree] : degrees)
+    if (degree > 1)
+      errors.push_back({fmt::format("parallel.{}", name),
+                        fmt::format("the search does not lay out {} = {}", name, degree),
+                        fmt::format("use {} = 1, or `fivefold explain` for this layout", name)});
   return errors;
 }
 

@@ -6,6 +6,7 @@
 #include "base/integer.h"
 #include "planner/rank_view.h"
 #include "planner/tensor_traffic.h"
+#include "spec/rank_grid.h"
 
 namespace fivefold {
 namespace {
@@ -44,6 +45,7 @@ std::vector<TrafficLine> predict_traffic(const ModelSpec& model, const Inventory
   const int64_t shards = policy.shards, replicas = policy.replicas, world = config.degrees.world();
   const int64_t compute = dtype_bytes(policy.compute), grads = dtype_bytes(policy.grads);
   const TapeShape shape = tape_shape(config);
+  const RankGrid grid = RankGrid::create(config.degrees).value();
   TrafficSum sum;
   const auto add_tensor = [&](const Instruction& instruction, TapeStep step, const TapeOptions& options) {
     if (part.split().size == 1) return;
@@ -51,7 +53,7 @@ std::vector<TrafficLine> predict_traffic(const ModelSpec& model, const Inventory
     for (const TensorCall& call : tensor_calls(operations, step, shape, options))
       sum.add(call.kind, GroupKind::kTp, call.purpose, call.bytes_sent(part.split().size));
   };
-  for (const Instruction& instruction : training_program(part.inventory(), config).instructions) {
+  for (const Instruction& instruction : part.program().instructions) {
     const int64_t shard =
         instruction.unit < 0 ? 0 : part.inventory().units[static_cast<size_t>(instruction.unit)].shard_numel(shards);
     switch (instruction.op) {
@@ -86,14 +88,27 @@ std::vector<TrafficLine> predict_traffic(const ModelSpec& model, const Inventory
                   all_reduce_bytes(replicas, shard, grads));
         break;
       case Opcode::kSumPartialGrads:
-        for (const PartialOver over : {PartialOver::kTensorGroup, PartialOver::kKvHolders}) {
-          const int64_t elements = part.partial_elements(over);
-          const bool tensor = over == PartialOver::kTensorGroup;
-          const int64_t ranks = tensor ? part.split().size : config.degrees.kv_holders;
-          if (elements > 0)
-            sum.add(CollectiveKind::kAllReduce, tensor ? GroupKind::kTp : GroupKind::kKvHead, Purpose::kGradients,
-                    all_reduce_bytes(ranks, elements, grads));
-        }
+        for (const PartialOver over : kAllPartialOver)
+          if (const int64_t elements = part.partial_elements(over); elements > 0)
+            sum.add(CollectiveKind::kAllReduce, group_of(over), Purpose::kGradients,
+                    all_reduce_bytes(grid.group_size(group_of(over)), elements, grads));
+        break;
+      case Opcode::kSendActivations:
+      case Opcode::kSendGradients:
+        sum.add(CollectiveKind::kSend, GroupKind::kPp,
+                instruction.op == Opcode::kSendActivations ? Purpose::kActivations : Purpose::kActivationGradients,
+                shape.stream_tokens() * model.hidden * compute);
+        break;
+      case Opcode::kRecvActivations:
+      case Opcode::kRecvGradients:
+        sum.add(CollectiveKind::kRecv, GroupKind::kPp,
+                instruction.op == Opcode::kRecvActivations ? Purpose::kActivations : Purpose::kActivationGradients, 0);
+        break;
+      case Opcode::kBackwardInput:
+        add_tensor(instruction, TapeStep::kBackwardInput, {});
+        break;
+      case Opcode::kBackwardWeight:
+        add_tensor(instruction, TapeStep::kBackwardWeight, {});
         break;
       case Opcode::kGradNorm:
         // The loss and the squares.

@@ -64,7 +64,7 @@ Result<RunPlan> make_run_plan(const ModelSpec& model, const ResolvedConfig& conf
   plan.inventory = build_inventory(model);
   plan.config = config;
   plan.threads = threads;
-  plan.program = training_program(plan.inventory, config);
+  plan.program = training_program(plan.inventory, config, rank_stages(model, config, 0), 0);
   plan.ledger = predict_memory(model, plan.inventory, config);
   plan.traffic = predict_traffic(model, plan.inventory, config);
   plan.flops = step_flops(model, plan.inventory, config);

@@ -7,7 +7,7 @@ namespace {
 
 constexpr std::string_view kNames[] = {
     "forward",         "recompute",          "head",        "backward", "gradients", "optimizer",
-    "exposed_gathers", "exposed_reductions", "token_count", "between"};
+    "exposed_gathers", "exposed_reductions", "token_count", "between",  "pipeline"};
 static_assert(std::size(kNames) == kNumStepParts);
 
 }  // namespace
@@ -26,6 +26,8 @@ StepPart part_of(Opcode op) {
     case Opcode::kLoss:
       return StepPart::kHead;
     case Opcode::kBackward:
+    case Opcode::kBackwardInput:
+    case Opcode::kBackwardWeight:
       return StepPart::kBackward;
     case Opcode::kAccumulateGrads:
     case Opcode::kSumPartialGrads:
@@ -39,6 +41,12 @@ StepPart part_of(Opcode op) {
     case Opcode::kReshard:
     case Opcode::kGatherParameters:
       return StepPart::kExposedGathers;
+    case Opcode::kSendActivations:
+    case Opcode::kRecvActivations:
+    case Opcode::kSendGradients:
+    case Opcode::kRecvGradients:
+    case Opcode::kWaitSend:
+      return StepPart::kPipeline;
     case Opcode::kAllocateGrads:
     case Opcode::kReduceGrads:
     case Opcode::kWaitReduce:
@@ -49,7 +57,7 @@ StepPart part_of(Opcode op) {
 
 bool computes(StepPart part) {
   return part != StepPart::kExposedGathers && part != StepPart::kExposedReductions && part != StepPart::kTokenCount &&
-         part != StepPart::kBetween;
+         part != StepPart::kPipeline && part != StepPart::kBetween;
 }
 
 std::optional<Opcode> parse_opcode(std::string_view name) {

@@ -20,9 +20,10 @@ enum class StepPart : uint8_t {
   kExposedGathers,     // of parameters: issuing them and waiting for them
   kExposedReductions,  // of gradients: issuing them and waiting for them
   kTokenCount,
-  kBetween,  // between instructions
+  kBetween,   // between instructions
+  kPipeline,  // transfers between pipeline stages, and waiting for them
 };
-inline constexpr int kNumStepParts = 10;
+inline constexpr int kNumStepParts = 11;
 std::string_view to_string(StepPart part);
 
 StepPart part_of(Opcode op);

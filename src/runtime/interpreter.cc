@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <exception>
+#include <utility>
 
 #include "comm/comm_error.h"
 
@@ -48,7 +49,7 @@ Interpreter::Interpreter(Communicator& communicator, const Groups& groups, const
 Interpreter::~Interpreter() {
   reductions_.push_back(std::move(parameter_gathers_));
   reductions_.push_back(std::move(unshards_));
-  reductions_.push_back({count_});
+  reductions_.push_back({count_, sends_});
   for (const std::vector<Work>& works : reductions_) {
     for (const Work& work : works) {
       try {
@@ -69,7 +70,7 @@ StepOutcome Interpreter::run_step(const Program& program, const std::function<bo
   for (size_t i = 0; i < program.instructions.size(); ++i) {
     const Instruction& instruction = program.instructions[i];
     const double wall = clock_seconds(CLOCK_MONOTONIC), cpu = clock_seconds(CLOCK_THREAD_CPUTIME_ID);
-    run(instruction);
+    run(instruction, i + 1 < program.instructions.size() ? &program.instructions[i + 1] : nullptr);
     if (instruction.op == Opcode::kGradNorm)
       outcome_.updated = outcome_.valid_tokens > 0 && (!accept || accept(outcome_.loss, outcome_.grad_norm));
     times_[i] = {wall - origin_s_, clock_seconds(CLOCK_MONOTONIC) - origin_s_,
@@ -81,7 +82,8 @@ StepOutcome Interpreter::run_step(const Program& program, const std::function<bo
 
 void Interpreter::run_evaluation(const Program& program) {
   finish_parameter_gathers();
-  for (const Instruction& instruction : program.instructions) run(instruction);
+  const std::vector<Instruction>& all = program.instructions;
+  for (size_t i = 0; i < all.size(); ++i) run(all[i], i + 1 < all.size() ? &all[i + 1] : nullptr);
 }
 
 void Interpreter::finish_parameter_gathers() { wait_all(parameter_gathers_); }
@@ -118,7 +120,36 @@ void Interpreter::loss_and_norm() {
   executor_.set_grad_norm(outcome_.grad_norm);
 }
 
-void Interpreter::sum_partial_grads(PartialOver over, const std::optional<Group>& group) {
+const std::optional<Group>& Interpreter::group_of(PartialOver over) const {
+  switch (over) {
+    case PartialOver::kTensorGroup:
+      return groups_.tensor;
+    case PartialOver::kKvHolders:
+      return groups_.kv_holders;
+    case PartialOver::kTiedEnds:
+      return groups_.tied_ends;
+  }
+  FIVEFOLD_CHECK(false);
+}
+
+// Transfers that are joined are one batch. A batch with a receive is waited for at once: what follows needs it.
+void Interpreter::transfer(const Instruction& instruction, bool complete) {
+  const bool send = is_send(instruction.op);
+  const bool gradients = instruction.op == Opcode::kSendGradients || instruction.op == Opcode::kRecvGradients;
+  const Purpose purpose = gradients ? Purpose::kActivationGradients : Purpose::kActivations;
+  batch_.push_back({.kind = send ? CollectiveKind::kSend : CollectiveKind::kRecv,
+                    .buffer = send ? executor_.outgoing(instruction) : executor_.incoming(instruction),
+                    .peer = instruction.peer,
+                    .purpose = purpose});
+  batch_receives_ |= !send;
+  if (!complete) return;
+  sends_ = communicator_.batch_send_recv(*groups_.pipeline, batch_, purpose, async_call());
+  batch_.clear();
+  if (std::exchange(batch_receives_, false)) sends_.wait_host();
+}
+
+void Interpreter::sum_partial_grads(PartialOver over) {
+  const std::optional<Group>& group = group_of(over);
   if (!group) return;
   const Buffer sums = executor_.pack_partial_grads(over);
   if (sums.bytes == 0) return;
@@ -149,8 +180,9 @@ void Interpreter::reduce(const Instruction& instruction) {
 
 // What is thrown here unwinds the executor, whose buffers the comm thread and the peers may be using: the abort ends
 // those calls, so that the destructor's wait is short.
-void Interpreter::run(const Instruction& instruction) {
+void Interpreter::run(const Instruction& instruction, const Instruction* next) {
   try {
+    if (is_transfer(instruction.op)) return transfer(instruction, next == nullptr || !next->joined);
     execute(instruction);
   } catch (...) {
     communicator_.abort(error_text(std::current_exception()));
@@ -188,13 +220,28 @@ void Interpreter::execute(const Instruction& instruction) {
       executor_.recompute(unit, instruction.microbatch, instruction.output_unused);
       return;
     case Opcode::kLoss:
-      executor_.loss(unit, instruction.microbatch, instruction.accumulate);
+      executor_.loss(instruction);
       return;
     case Opcode::kAllocateGrads:
       executor_.allocate_transient_grads(unit);
       return;
     case Opcode::kBackward:
-      executor_.backward(unit, instruction.microbatch, instruction.accumulate);
+      executor_.backward(instruction);
+      return;
+    case Opcode::kBackwardInput:
+      executor_.backward_input(unit, instruction.microbatch);
+      return;
+    case Opcode::kBackwardWeight:
+      executor_.backward_weight(unit, instruction.microbatch, instruction.accumulate);
+      return;
+    case Opcode::kSendActivations:
+    case Opcode::kRecvActivations:
+    case Opcode::kSendGradients:
+    case Opcode::kRecvGradients:
+      return;  // transfer()
+    case Opcode::kWaitSend:
+      sends_.wait_host();
+      executor_.free_sent(instruction);
       return;
     case Opcode::kAccumulateGrads:
       executor_.accumulate_grads(unit, instruction.accumulate);
@@ -207,8 +254,7 @@ void Interpreter::execute(const Instruction& instruction) {
       if (sharding_.shards_grads()) executor_.free_transient_grads(unit);
       return;
     case Opcode::kSumPartialGrads:
-      sum_partial_grads(PartialOver::kTensorGroup, groups_.tensor);
-      sum_partial_grads(PartialOver::kKvHolders, groups_.kv_holders);
+      for (const PartialOver over : kAllPartialOver) sum_partial_grads(over);
       return;
     case Opcode::kGradNorm:
       loss_and_norm();

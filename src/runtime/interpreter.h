@@ -39,6 +39,8 @@ class Interpreter {
     Group replicate;
     std::optional<Group> tensor{};      // none without tensor parallelism
     std::optional<Group> kv_holders{};  // ranks of the tensor group that share a KV head; none: nobody shares
+    std::optional<Group> pipeline{};    // in order of the stages; none without a pipeline
+    std::optional<Group> tied_ends{};   // ranks that hold the two copies of a tied embedding; none: this has no copy
     bool counts_samples = true;         // of the ranks that see the same samples, the one that counts them
   };
 
@@ -67,13 +69,16 @@ class Interpreter {
   const std::vector<InstructionTime>& times() const { return times_; }
 
  private:
-  void run(const Instruction& instruction);
+  // `next`: the instruction after it; null: none.
+  void run(const Instruction& instruction, const Instruction* next);
   void execute(const Instruction& instruction);
+  void transfer(const Instruction& instruction, bool complete);
+  const std::optional<Group>& group_of(PartialOver over) const;
   void reduce(const Instruction& instruction);
   void wait_all(std::vector<Work>& works);
   void count_tokens();
   void wait_count();
-  void sum_partial_grads(PartialOver over, const std::optional<Group>& group);
+  void sum_partial_grads(PartialOver over);
   void loss_and_norm();
 
   Communicator& communicator_;
@@ -85,7 +90,10 @@ class Interpreter {
   std::vector<std::vector<Work>> reductions_;  // by unit
   std::vector<InstructionTime> times_;
   std::array<int64_t, 2> counts_{};  // valid tokens, and ranks that want to stop
-  Work count_;                       // the call that sums them
+  std::vector<PeerTransfer> batch_;  // transfers that are issued together
+  bool batch_receives_ = false;
+  Work sends_;  // the batch that sent last
+  Work count_;  // the call that sums them
   StepOutcome outcome_;
   bool request_stop_ = false;
   double origin_s_;

@@ -76,19 +76,25 @@ class IntegerExecutor final : public StageExecutor {
     ++calls["recompute " + std::to_string(unit)];
     read(unit);
   }
-  void loss(int unit, int microbatch, bool accumulate) override {
-    read(unit);
+  void loss(const Instruction& i) override {
+    read(i.unit);
     if (inventory_.tied_embeddings) {
       read(0);
-      write(0, kTiedOutput, microbatch, accumulate && !policy_.transient_grads());
+      write(0, kTiedOutput, i.microbatch, i.accumulate_tied && !policy_.transient_grads());
     }
-    write(unit, unit, microbatch, accumulate && !policy_.transient_grads());
+    write(i.unit, i.unit, i.microbatch, i.accumulate && !policy_.transient_grads());
     ++backwards_per_update.back();
   }
-  void backward(int unit, int microbatch, bool accumulate) override {
+  void backward_input(int, int) override { FAIL() << "no schedule here splits the backward"; }
+  void backward_weight(int, int, bool) override { FAIL() << "no schedule here splits the backward"; }
+  Buffer outgoing(const Instruction&) override { return {}; }
+  Buffer incoming(const Instruction&) override { return {}; }
+  void free_sent(const Instruction&) override { FAIL() << "there is no pipeline here"; }
+  void backward(const Instruction& i) override {
+    const int unit = i.unit, microbatch = i.microbatch;
     if (unit == 2 && rank_ == faults_.throwing_rank) throw std::runtime_error("no memory for unit 2");
     if (unit != 0) read(unit);
-    const bool add = (accumulate && !policy_.transient_grads()) || (unit == 0 && inventory_.tied_embeddings);
+    const bool add = (i.accumulate && !policy_.transient_grads()) || i.joins_loss;
     write(unit, unit, microbatch, add);
   }
   void accumulate_grads(int unit, bool accumulate) override {

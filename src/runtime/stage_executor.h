@@ -18,10 +18,19 @@ class StageExecutor {
   // ---- computation ----
   virtual void forward(int unit, int microbatch, Keep keep) = 0;
   virtual void recompute(int unit, int microbatch, bool output_unused) = 0;
-  virtual void loss(int unit, int microbatch, bool accumulate) = 0;
-  virtual void backward(int unit, int microbatch, bool accumulate) = 0;
+  // Instructions kLoss and kBackward, with their flags.
+  virtual void loss(const Instruction& instruction) = 0;
+  virtual void backward(const Instruction& instruction) = 0;
+  virtual void backward_input(int unit, int microbatch) = 0;
+  virtual void backward_weight(int unit, int microbatch, bool accumulate) = 0;
   virtual void accumulate_grads(int unit, bool accumulate) = 0;  // adds (or copies) the transient gradient and frees it
   virtual void optimizer_step(int unit) = 0;
+
+  // ---- transfers between pipeline stages ----
+  // The activations or their gradient that a send hands over, or that a receive is to fill (allocated by the call).
+  virtual Buffer outgoing(const Instruction& send) = 0;
+  virtual Buffer incoming(const Instruction& receive) = 0;
+  virtual void free_sent(const Instruction& wait_send) = 0;
 
   // ---- buffers of a unit ----
   virtual void allocate_unsharded(int unit) = 0;

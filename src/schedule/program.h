@@ -22,15 +22,22 @@ enum class Opcode : uint8_t {
   kUnshard,           // ZeRO-3: allocate the full unit and start gathering it
   kWaitUnshard,       // the gathered unit can be read
   kReshard,           // free the gathered unit
+  kSendActivations,   // pipeline: the output of `unit` to the rank of the next stage
+  kRecvActivations,   // allocate the output of `unit`, the last one of the stage before, and receive it
+  kSendGradients,     // the gradient of the output of `unit`, the last one of the stage before, to its rank
+  kRecvGradients,     // allocate the gradient of the output of `unit`, the last one of this stage, and receive it
+  kWaitSend,          // what was sent has arrived: free it
   kForward,           // unit, microbatch, keep
   kRecompute,         // forward again, keeping what backward needs
   kLoss,              // head: forward and backward
   kAllocateGrads,     // allocate the unit's transient gradient buffer (unsharded_grads)
   kBackward,          // unit, microbatch: input and weight gradient
+  kBackwardInput,     // the first part of a backward: input gradients
+  kBackwardWeight,    // the second: weight gradients
   kAccumulateGrads,   // ZeRO-0/1 with wider gradients: add the transient gradient, free it
   kReduceGrads,       // start reducing the unit's gradient (over the shard group, then, last, over the replicas)
   kWaitReduce,        // the reduction is complete; frees the transient gradient (ZeRO-2/3)
-  kSumPartialGrads,   // tensor parallelism: add up what replicated parameters got on each rank of the tensor group
+  kSumPartialGrads,   // add up what other ranks than data-parallel ones have of the gradient of shared parameters
   kGradNorm,          // clipping norm and loss: local sums, all-reduce
   kOptimizerStep,     // update this rank's shard of the unit
   kGatherParameters,  // ZeRO-1/2: start gathering the updated unit
@@ -45,21 +52,36 @@ struct Instruction {
   bool output_unused = false;  // kRecompute: the last layer of its segment
   bool accumulate = false;  // kLoss, kBackward, kAccumulateGrads, kReduceGrads: add to what earlier microbatches left
   bool last = false;        // kReduceGrads: nothing follows this step, so replicas are reduced too
+  bool accumulate_tied = false, last_tied = false;  // kLoss: the same of a tied embedding's gradient
+  bool joins_loss = false;  // kLoss, kBackward of a tied embedding: the latter adds to what the former wrote
+  int peer = -1;            // of a transfer: the pipeline rank at its other end
+  bool joined = false;      // of a transfer: issued together with the one before it
+  bool gradient = false;    // kWaitSend: a gradient was sent, not activations
 };
+constexpr bool is_transfer(Opcode op) { return op >= Opcode::kSendActivations && op <= Opcode::kRecvGradients; }
+constexpr bool is_send(Opcode op) { return op == Opcode::kSendActivations || op == Opcode::kSendGradients; }
 
 struct Program {
   int num_microbatches = 1;
   std::vector<Instruction> instructions;
 };
 
-struct LoweringOptions {
-  ShardingPolicy sharding;
-  int recompute_every = 0;          // layers per recomputed segment; 0: no recompute
-  int prefetch = 1;                 // ZeRO-3: compute instructions between the start of a gather and its first use
-  bool sums_partial_grads = false;  // tensor parallelism
+// The pipeline ranks before and after a chunk; -1: the model ends there, or both are on this rank.
+struct ChunkPeers {
+  int before = -1, after = -1;
 };
 
-// Lowers the actions of pipeline rank 0 of a one-stage schedule. REQUIRES: a checked schedule with one stage and chunk.
+struct LoweringOptions {
+  ShardingPolicy sharding;
+  int pipeline_rank = 0;
+  std::vector<StageUnits> chunks{};  // of this rank; empty: all units
+  std::vector<ChunkPeers> peers{};   // of the chunks
+  int recompute_every = 0;           // layers per recomputed segment; 0: no recompute
+  int prefetch = 1;                  // ZeRO-3: compute instructions between the start of a gather and its first use
+  bool sums_partial_grads = false;   // tensor parallelism, or an embedding on two ranks
+};
+
+// Lowers the actions of one pipeline rank. REQUIRES: a checked schedule with as many chunks a rank as `options`.
 Program lower(const Schedule& schedule, const Inventory& inventory, const LoweringOptions& options);
 
 // Forward passes over the units without gradients, for validation loss: microbatch 0 only.

@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "base/integer.h"
+#include "schedule/generate.h"
+#include "spec/rank_grid.h"
 #include "spec/rank_part.h"
 
 namespace fivefold {
@@ -54,12 +56,37 @@ TapeShape tape_shape(const ResolvedConfig& config) {
           .compute = config.compute};
 }
 
-Program training_program(const Inventory& inventory, const ResolvedConfig& config) {
-  return lower(sequential_schedule(static_cast<int>(config.num_microbatches)), inventory, lowering_options(config));
+LoweringOptions lowering_options(const ResolvedConfig& config, const RankStages& stages, int rank) {
+  LoweringOptions options = lowering_options(config);
+  const ParallelConfig& parallel = config.config.parallel;
+  options.pipeline_rank = RankGrid::create(config.degrees).value().coordinates(rank).pp;
+  options.chunks = stages.chunks;
+  const Schedule shape{.num_stages = parallel.pp,
+                       .chunks_per_rank = parallel.vpp,
+                       .num_microbatches = 1,
+                       .ranks = {},
+                       .placement = placement_of(parallel.schedule)};
+  for (int chunk = 0; chunk < parallel.vpp; ++chunk)
+    options.peers.push_back({peer_of(shape, options.pipeline_rank, ScheduleOp::kRecvForward, chunk),
+                             peer_of(shape, options.pipeline_rank, ScheduleOp::kSendForward, chunk)});
+  options.sums_partial_grads = config.degrees.tp > 1 || stages.shares_embedding();
+  return options;
 }
 
-Program evaluation_program(const Inventory& inventory, const ResolvedConfig& config) {
-  return lower_evaluation(inventory, lowering_options(config));
+Schedule pipeline_schedule(const ResolvedConfig& config) {
+  const ParallelConfig& parallel = config.config.parallel;
+  const int microbatches = static_cast<int>(config.num_microbatches);
+  if (parallel.pp == 1) return sequential_schedule(microbatches);
+  return generate(parallel.schedule, parallel.pp, parallel.vpp, microbatches).value();
+}
+
+Program training_program(const Inventory& inventory, const ResolvedConfig& config, const RankStages& stages, int rank) {
+  return lower(pipeline_schedule(config), inventory, lowering_options(config, stages, rank));
+}
+
+Program evaluation_program(const Inventory& inventory, const ResolvedConfig& config, const RankStages& stages,
+                           int rank) {
+  return lower_evaluation(inventory, lowering_options(config, stages, rank));
 }
 
 }  // namespace fivefold

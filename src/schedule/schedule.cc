@@ -3,9 +3,7 @@
 namespace fivefold {
 
 int virtual_stage(const Schedule& schedule, int rank, int chunk) {
-  const int p = schedule.num_stages;
-  if (schedule.placement == Placement::kV && chunk % 2 == 1) return (chunk + 1) * p - 1 - rank;
-  return chunk * p + rank;
+  return virtual_stage(schedule.placement, schedule.num_stages, rank, chunk);
 }
 
 ChunkPlace place_of(const Schedule& schedule, int virtual_stage) {

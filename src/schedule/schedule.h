@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "spec/pipeline_stages.h"
 
 namespace fivefold {
 
@@ -42,12 +43,6 @@ struct ScheduleAction {
   bool joined = false;  // of a transfer: issued together with the action before it, which is a transfer too
 
   bool operator==(const ScheduleAction&) const = default;
-};
-
-// Which virtual stage chunk c of rank r is.
-enum class Placement : uint8_t {
-  kLoop,  // c p + r: from the last rank round to the first
-  kV,     // odd chunks run back from the last rank to the first: (c + 1) p - 1 - r
 };
 
 struct Schedule {

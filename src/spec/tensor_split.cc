@@ -134,6 +134,10 @@ std::vector<ElementRun> element_runs(const ParameterEntry& entry, int64_t begin,
 
 std::vector<PartialRange> partial_gradients(const Unit& unit, const TensorSplit& split, PartialOver over) {
   std::vector<PartialRange> ranges;
+  if (over == PartialOver::kTiedEnds) {
+    if (unit.kind == UnitKind::kEmbedding) add_range(ranges, 0, unit.parameters[0].numel());
+    return ranges;
+  }
   if (split.size == 1) return ranges;
   for (const ParameterEntry& entry : unit.parameters) {
     if (over == PartialOver::kTensorGroup) {

@@ -45,11 +45,15 @@ struct ElementRun {
 std::vector<ElementRun> element_runs(const ParameterEntry& entry, int64_t begin, int64_t end);
 
 // Sum of gradients that is left to do after the data-parallel reduction: elements [begin, end) of a unit's buffer hold
-// a partial sum, to be added up over the tensor group or over the holders of a KV head.
+// a partial sum, to be added up over the tensor group, over the holders of a KV head, or, of a tied embedding, over the
+// first and the last stage of the pipeline.
 struct PartialRange {
   int64_t begin = 0, end = 0;
 };
-enum class PartialOver : uint8_t { kTensorGroup, kKvHolders };
+enum class PartialOver : uint8_t { kTensorGroup, kKvHolders, kTiedEnds };
+inline constexpr PartialOver kAllPartialOver[] = {PartialOver::kTensorGroup, PartialOver::kKvHolders,
+                                                  PartialOver::kTiedEnds};
+// Of kTiedEnds: the token table, for a rank whose embedding is shared with another one.
 std::vector<PartialRange> partial_gradients(const Unit& unit, const TensorSplit& split, PartialOver over);
 
 // Elements of a unit's buffer that this rank counts in the gradient norm: every element that has several holders is

@@ -38,7 +38,8 @@ class ExpectedLog {
         shard_(RankGrid::create(config.degrees).value().coordinates(rank).shard) {
     for (int unit = 0; unit < inventory_.num_units(); ++unit)
       operations_.push_back(unit_operations(part_.model, inventory_, unit, part_.split));
-    for (const Instruction& instruction : training_program(inventory_, config).instructions) add(instruction);
+    for (const Instruction& instruction : training_program(inventory_, config, part_.stages, rank).instructions)
+      add(instruction);
     EXPECT_TRUE(live_.empty()) << "the step leaves buffers behind";
   }
   const std::vector<Event>& events() const { return events_; }
@@ -70,6 +71,10 @@ class ExpectedLog {
         key = {i.unit - 1, i.microbatch, operations_[static_cast<size_t>(i.unit) - 1].output};
       event.allocate ? allocate(key, event.account, event.bytes) : release(key);
     }
+  }
+  Key border(const Instruction& i, bool gradient) const {
+    if (gradient) return {-1, i.microbatch, kStreamGradientId};
+    return {i.unit, i.microbatch, operations_[static_cast<size_t>(i.unit)].output};
   }
   void add(const Instruction& i) {
     moment_ = to_string(i, inventory_);
@@ -104,9 +109,22 @@ class ExpectedLog {
       case Opcode::kBackward:
         play(i, TapeStep::kBackward);
         break;
+      case Opcode::kBackwardInput:
+        play(i, TapeStep::kBackwardInput);
+        break;
+      case Opcode::kBackwardWeight:
+        play(i, TapeStep::kBackwardWeight);
+        break;
+      case Opcode::kRecvActivations:
+      case Opcode::kRecvGradients:
+        allocate(border(i, i.op == Opcode::kRecvGradients), Account::kActivations,
+                 shape_.stream_tokens() * part_.model.hidden * dtype_bytes(shape_.compute));
+        break;
+      case Opcode::kWaitSend:
+        release(border(i, i.gradient));
+        break;
       case Opcode::kSumPartialGrads:
-        sum_partial_grads(PartialOver::kTensorGroup);
-        sum_partial_grads(PartialOver::kKvHolders);
+        for (const PartialOver over : kAllPartialOver) sum_partial_grads(over);
         break;
       default:
         break;
@@ -114,7 +132,10 @@ class ExpectedLog {
   }
   void sum_partial_grads(PartialOver over) {
     int64_t elements = 0;
-    for (const Unit& unit : inventory_.units) {
+    if (over == PartialOver::kTiedEnds && !part_.stages.shares_embedding()) return;
+    for (int index = 0; index < inventory_.num_units(); ++index) {
+      if (!part_.stages.holds(index)) continue;
+      const Unit& unit = inventory_.units[static_cast<size_t>(index)];
       const int64_t size = unit.shard_numel(policy_.shards), begin = policy_.shards > 1 ? size * shard_ : 0;
       for (const PartialRange& range : partial_gradients(unit, part_.split, over))
         elements += std::max<int64_t>(0, std::min(range.end, begin + size) - std::max(range.begin, begin));

@@ -22,6 +22,8 @@ struct Layout {
   std::string grads = "auto";
   int tp = 1;
   bool sp = false;
+  int pp = 1, vpp = 1;
+  std::string schedule = "1f1b";
   std::string name() const;
 };
 

@@ -139,8 +139,7 @@ void UnitRun::backward_attention(const Operation& op) {
 void UnitRun::backward_embedding(const Operation& op, bool accumulate) {
   const at::Tensor gathered = gathered_gradient(op);
   const at::Tensor& dout = gathered.defined() ? gathered : microbatch_.stream_gradient;
-  // The tied matrix already holds the output matrix's gradient.
-  const bool add = accumulate || context_.inventory->tied_embeddings;
+  const bool add = accumulate || joins_loss_;
   ops::embedding_backward(microbatch_.input_ids, dout, context_.vocabulary, context_.model->embedding_scale,
                           buffers_.weight_grad(op.weight).narrow(0, 0, context_.vocabulary_rows), add,
                           context_.threads);
@@ -150,7 +149,10 @@ void UnitRun::backward_embedding(const Operation& op, bool accumulate) {
   microbatch_.stream_gradient.reset();
 }
 
-void UnitRun::backward(bool accumulate) { run_backward(accumulate); }
+void UnitRun::backward(bool accumulate, bool joins_loss) {
+  joins_loss_ = joins_loss;
+  run_backward(accumulate);
+}
 
 void UnitRun::backward_input() {
   defers_weights_ = true;

@@ -152,8 +152,7 @@ void UnitRun::recompute(bool output_unused) {
   run_forward(Keep::kAll, count);
 }
 
-double UnitRun::loss(const at::Tensor& output_weight, const at::Tensor& output_weight_grad, float scale,
-                     bool accumulate) {
+double UnitRun::loss(const OutputMatrix& output, float scale, bool accumulate) {
   const Operation& norm_op = operations_.operations[0];
   const Operation& loss_op = operations_.operations[1];
   const Pass pass = scale > 0 ? Pass::kBackward : Pass::kForward;
@@ -182,7 +181,7 @@ double UnitRun::loss(const at::Tensor& output_weight, const at::Tensor& output_w
       normed.reset();
       if (with_backward) dgathered = allocate_gathered(0);
     }
-    const at::Tensor logits = allocate(Account::kLogits, {chunk, output_weight.size(0)}, context_.compute);
+    const at::Tensor logits = allocate(Account::kLogits, {chunk, output.weight.size(0)}, context_.compute);
     const at::Tensor losses = allocate(Account::kLogits, {chunk}, DType::kFloat32);
     if (tensor != nullptr) {
       statistics = allocate(Account::kCommBuffers, {chunk, 2}, DType::kFloat64);
@@ -199,14 +198,14 @@ double UnitRun::loss(const at::Tensor& output_weight, const at::Tensor& output_w
         ops::norm_forward(x.narrow(0, begin, rows), part, ops::NormStatistics::kCompute, y, context_.threads);
         lap(norm_op, Pass::kForward);
       }
-      ops::linear_forward(y, output_weight, at::Tensor(), at::Tensor(), z);
+      ops::linear_forward(y, output.weight, at::Tensor(), at::Tensor(), z);
       lap(loss_op, pass, Part::kMatrix);
       loss_sum += chunk_loss(z, microbatch_.targets.narrow(0, begin, rows), statistics, all_statistics, l, scale);
       lap(loss_op, pass);
       if (!with_backward) continue;
-      ops::linear_weight_grad(z, y, output_weight_grad, accumulate || begin > 0);
+      ops::linear_weight_grad(z, y, output.gradient, output.accumulate || begin > 0);
       at::Tensor dy = (sequence_parallel() ? dgathered : dx).narrow(0, begin, rows);
-      ops::linear_input_grad(z, output_weight, dy);
+      ops::linear_input_grad(z, output.weight, dy);
       lap(loss_op, pass, Part::kMatrix);
     }
     if (with_backward && sequence_parallel())

@@ -41,14 +41,19 @@ class UnitRun {
 
   void forward(Keep keep);
   void recompute(bool output_unused);
-  // `accumulate`: add to the gradients instead of overwriting them.
-  void backward(bool accumulate);
+  // `accumulate`: add to the gradients instead of overwriting them. `joins_loss`: the embedding's gradient already
+  // holds the part that this microbatch's loss has in a tied matrix.
+  void backward(bool accumulate, bool joins_loss);
   // Backward of a layer in two parts: input gradients first, weight gradients later.
   void backward_input();
   void backward_weight(bool accumulate);
   // Head: sum of the losses of the valid tokens. With `scale` above 0 also the gradients, of loss x scale.
-  // `output_weight` is the output matrix, with its gradient, wherever it lives.
-  double loss(const at::Tensor& output_weight, const at::Tensor& output_weight_grad, float scale, bool accumulate);
+  // The output matrix with its gradient, wherever they live.
+  struct OutputMatrix {
+    at::Tensor weight, gradient;
+    bool accumulate = false;
+  };
+  double loss(const OutputMatrix& output, float scale, bool accumulate);
 
  private:
   void run_forward(Keep keep, size_t num_operations);
@@ -101,7 +106,7 @@ class UnitRun {
   Microbatch& microbatch_;
   const UnitOperations& operations_;
   int unit_;
-  bool defers_weights_ = false;
+  bool defers_weights_ = false, joins_loss_ = false;
   std::vector<at::Tensor> gradient_;  // by slot, during backward
 };
 

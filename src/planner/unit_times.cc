@@ -1,0 +1,104 @@
+#include "planner/unit_times.h"
+
+#include "planner/cost.h"
+#include "spec/rank_grid.h"
+
+namespace fivefold {
+
+UnitTimes::UnitTimes(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config,
+                     const HardwareSpec& hardware)
+    : part_(model, inventory, config, 0),
+      policy_(sharding_policy(config)),
+      states_(optimizer_states(config.config.optimizer)),
+      tape_(tape_shape(config)),
+      shape_{.tokens = tape_.tokens,
+             .sequence_parts = tape_.split.sequence_parts(),
+             .sequence = config.config.batch.sequence,
+             .compute = config.compute},
+      rates_(hardware, config.compute, rank_placement(config, hardware)),
+      links_(hardware, RankGrid::create(config.degrees).value()) {
+  for (int unit = 0; unit < inventory.num_units(); ++unit) {
+    const bool repeats = unit >= 2 && unit < inventory.head() &&
+                         model.layers[static_cast<size_t>(unit) - 1] == model.layers[static_cast<size_t>(unit) - 2];
+    seconds_.push_back(repeats ? seconds_.back() : unit_seconds(unit));
+  }
+  scalar_all_reduce_ = links_(CollectiveKind::kAllReduce, GroupKind::kWorld, 16);
+  for (const PartialOver over : kAllPartialOver) {
+    const int64_t bytes = part_.partial_elements(over) * dtype_bytes(policy_.grads);
+    if (bytes > 0)
+      partial_sums_ += links_(CollectiveKind::kAllReduce, group_of(over), static_cast<double>(bytes)).seconds;
+  }
+  transfer_ = links_(CollectiveKind::kSend, GroupKind::kPp,
+                     static_cast<double>(tape_.stream_tokens() * model.hidden * dtype_bytes(config.compute)));
+}
+
+double UnitTimes::pass_seconds(const Unit& unit, const UnitOperations& operations, Pass pass, int count) const {
+  double seconds = 0;
+  for (int i = 0; i < count; ++i)
+    seconds += rates_.operation_seconds(operations.operations[static_cast<size_t>(i)].kind, pass,
+                                        operation_work(part_.model(), unit, operations, i, pass, shape_));
+  return seconds;
+}
+
+// Of a layer's backward, the products that make weight gradients.
+double UnitTimes::weight_seconds(const Unit& unit, const UnitOperations& operations) const {
+  double seconds = 0;
+  for (size_t i = 0; i < operations.operations.size(); ++i) {
+    if (operations.operations[i].kind != OperationKind::kLinear) continue;
+    OperationWork work = operation_work(part_.model(), unit, operations, static_cast<int>(i), Pass::kBackward, shape_);
+    work.gemms.erase(work.gemms.begin());
+    seconds += rates_.operation_seconds(OperationKind::kLinear, Pass::kBackward, work);
+  }
+  return seconds;
+}
+
+// Collectives of the tensor group in one pass: those that a product of the same operation hides, and the others.
+TensorSeconds UnitTimes::tensor_seconds(const UnitOperations& operations, TapeStep step,
+                                        const TapeOptions& options) const {
+  TensorSeconds seconds;
+  for (const TensorCall& call : tensor_calls(operations, step, tape_, options)) {
+    LinkSeconds& sum = call.hidden ? seconds.hidden : seconds.exposed;
+    sum = sum + links_(call.kind, GroupKind::kTp, static_cast<double>(call.elements * call.element_bytes));
+  }
+  return seconds;
+}
+
+UnitSeconds UnitTimes::unit_seconds(int index) const {
+  const Unit& unit = part_.inventory().units[static_cast<size_t>(index)];
+  const UnitOperations operations = unit_operations(part_.model(), part_.inventory(), index, part_.split());
+  const int count = static_cast<int>(operations.operations.size());
+  UnitSeconds s;
+  s.backward = pass_seconds(unit, operations, Pass::kBackward, count);
+  if (unit.kind == UnitKind::kHead) {
+    // The loss's forward is within its kBackward work; the norm's is not.
+    s.head = s.backward + pass_seconds(unit, operations, Pass::kForward, 1);
+    s.tensor_head = tensor_seconds(operations, TapeStep::kLoss);
+  } else {
+    s.tensor_forward = tensor_seconds(operations, TapeStep::kForward);
+    s.tensor_backward = tensor_seconds(operations, TapeStep::kBackward);
+    if (unit.kind == UnitKind::kLayer) {
+      s.tensor_recompute = tensor_seconds(operations, TapeStep::kRecompute);
+      s.tensor_recompute_unused = tensor_seconds(operations, TapeStep::kRecompute, {.output_unused = true});
+      s.tensor_backward_input = tensor_seconds(operations, TapeStep::kBackwardInput);
+      s.tensor_backward_weight = tensor_seconds(operations, TapeStep::kBackwardWeight);
+      s.backward_weight = weight_seconds(unit, operations);
+    }
+    s.forward = pass_seconds(unit, operations, Pass::kForward, count);
+    s.recompute = s.forward;
+    s.recompute_unused = pass_seconds(unit, operations, Pass::kForward, num_recomputed_operations(operations, true));
+  }
+  const auto full = static_cast<double>(unit.padded_numel(policy_.shards));
+  const double shard = full / policy_.shards;
+  const auto compute = static_cast<double>(dtype_bytes(policy_.compute));
+  const auto grads = static_cast<double>(dtype_bytes(policy_.grads));
+  s.optimizer = rates_.stream_seconds(StreamKind::kOptimizer, shard * optimizer_bytes_per_element(policy_, states_));
+  s.sum_of_squares = rates_.stream_seconds(StreamKind::kSumOfSquares, shard * grads);
+  s.accumulate = rates_.stream_seconds(StreamKind::kAccumulate, full * accumulate_bytes_per_element(policy_));
+  s.gather = links_(CollectiveKind::kAllGather, GroupKind::kShard, full * compute);
+  s.reduce_scatter =
+      links_(CollectiveKind::kReduceScatter, GroupKind::kShard, full * (policy_.shards_grads() ? compute : grads));
+  s.all_reduce = links_(CollectiveKind::kAllReduce, GroupKind::kReplicate, shard * grads);
+  return s;
+}
+
+}  // namespace fivefold

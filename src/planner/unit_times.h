@@ -1,0 +1,62 @@
+// UnitTimes: predicted seconds of the instructions on each unit, of collectives and of transfers, for one configuration
+// on one device. What a step takes follows from them and the order of instructions (planner/cost.h). Immutable,
+// thread-safe.
+#pragma once
+
+#include <vector>
+
+#include "planner/link_times.h"
+#include "planner/rank_view.h"
+#include "planner/rates.h"
+#include "planner/tensor_traffic.h"
+
+namespace fivefold {
+
+// Collectives of the tensor group within a computation.
+struct TensorSeconds {
+  LinkSeconds exposed;  // those that everything waits for
+  LinkSeconds hidden;   // those during which the computation goes on
+};
+
+struct UnitSeconds {
+  TensorSeconds tensor_forward, tensor_recompute, tensor_recompute_unused, tensor_head;
+  TensorSeconds tensor_backward, tensor_backward_input, tensor_backward_weight;
+  double forward = 0, recompute = 0, recompute_unused = 0, head = 0;
+  double backward = 0, backward_weight = 0;  // all of it, and the weights' part
+  double optimizer = 0, accumulate = 0, sum_of_squares = 0;
+  LinkSeconds gather, reduce_scatter, all_reduce;
+};
+
+class UnitTimes {
+ public:
+  // REQUIRES: all but `config` outlive the object.
+  UnitTimes(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config,
+            const HardwareSpec& hardware);
+
+  const UnitSeconds& operator[](int unit) const { return seconds_[static_cast<size_t>(unit)]; }
+  const Rates& rates() const { return rates_; }
+  const LinkSeconds& scalar_all_reduce() const { return scalar_all_reduce_; }
+  double partial_sums() const { return partial_sums_; }
+  const LinkSeconds& transfer() const { return transfer_; }  // of activations, or of their gradient, to a neighbour
+  int num_units() const { return static_cast<int>(seconds_.size()); }
+
+ private:
+  double pass_seconds(const Unit& unit, const UnitOperations& operations, Pass pass, int count) const;
+  double weight_seconds(const Unit& unit, const UnitOperations& operations) const;
+  TensorSeconds tensor_seconds(const UnitOperations& operations, TapeStep step, const TapeOptions& options = {}) const;
+  UnitSeconds unit_seconds(int index) const;
+
+  RankView part_;
+  ShardingPolicy policy_;
+  OptimizerStates states_;
+  TapeShape tape_;
+  WorkShape shape_;
+  Rates rates_;
+  LinkTimes links_;
+  std::vector<UnitSeconds> seconds_;
+  LinkSeconds scalar_all_reduce_;
+  double partial_sums_ = 0;
+  LinkSeconds transfer_;
+};
+
+}  // namespace fivefold
