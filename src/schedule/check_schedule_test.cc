@@ -264,6 +264,15 @@ TEST(CheckSchedule, EveryActionIsNeededOnceInItsPlace) {
   EXPECT_GT(faults, 2000);
 }
 
+TEST(CheckSchedule, AnOverlappedPairHoldsBothActivations) {
+  const Schedule schedule = *read_schedule_text(
+      "pipeline ranks=1 chunks=1 microbatches=3 placement=loop\nrank 0: F0 F1&BW0 F2&BW1 B2 W2\n", "test");
+  const LiveChunks peak = (*check_schedule(schedule))[0];
+  EXPECT_EQ(peak.activations, 2);
+  EXPECT_EQ(peak.weight_inputs, 1);
+  EXPECT_EQ(peak.together, 2);
+}
+
 TEST(CheckSchedule, OneRankNeedsNoTransfers) {
   const auto checked = check_schedule(sequential_schedule(3));
   ASSERT_TRUE(checked.ok());

@@ -74,6 +74,20 @@ TEST(Replay, JoinedTransfersShareTheirTime) {
   EXPECT_EQ(out.makespan_s, 14);
 }
 
+// F0 of rank 0 is sent 1-4. F1 is there at 2 and rank 1 has asked for it, but it waits: 4-7. So do the gradients, which
+// are there at 10 and 12: 10-13, 13-16. BW0 13-15, BW1 16-18.
+TEST(Replay, TransfersOfARankFollowEachOther) {
+  const Schedule schedule = *read_schedule_text(
+      "pipeline ranks=2 chunks=1 microbatches=2 placement=loop\n"
+      "rank 0: F0 SendF0>1 F1 SendF1>1 RecvB0<1 RecvB1<1 BW0 BW1\n"
+      "rank 1: RecvF0<0 RecvF1<0 F0 F1 BW0 SendB0>0 BW1 SendB1>0\n",
+      "test");
+  const Replay out = replay(schedule, times(1, 1, 1), 3);
+  EXPECT_EQ(out.actions[0][3].start_s, 4);
+  EXPECT_EQ(out.actions[1][7].start_s, 13);
+  EXPECT_EQ(out.makespan_s, 18);
+}
+
 TEST(Replay, LiveActivationsOverTime) {
   // ZB1P on the second of two ranks: F0 1-2, B0 2-3, F1 3-4, B1 4-5, W0 5-6, W1 6-7.
   const Schedule schedule = *generate(ScheduleKind::kZb1p, 2, 1, 2);
@@ -171,6 +185,25 @@ TEST(Bubble, DualPipeV) {
     for (const StageTimes& time : {StageTimes{2, 3, 1, 6}, StageTimes{2, 3, 1, 4.5}})
       EXPECT_LE(longest_bubble_s(p, m, time), form_s(p, time));
   });
+}
+
+// Units without computation in a step of the authors' code (sail-sg/zero-bubble-pipeline-parallelism, zbv_greedy.py,
+// run with F = B = W = 1): the same for m = 16, 32 and 64.
+TEST(Bubble, VHalfAndVMinAreNearTheAuthorsCode) {
+  struct Case {
+    int p;
+    double v_half, v_min;
+  };
+  for (const Case& c : {Case{2, 1, 3}, Case{3, 5, 5}, Case{4, 5, 11}, Case{5, 11, 15}, Case{6, 11, 17}, Case{8, 17, 27},
+                        Case{12, 29, 41}, Case{16, 41, 59}}) {
+    for (const int m : {16, 32, 64}) {
+      const auto bubble_s = [&](ScheduleKind kind) {
+        return replay(*generate(kind, c.p, 2, m), times(1, 1, 1), 0).bubble_s(0);
+      };
+      EXPECT_LE(bubble_s(ScheduleKind::kVHalf), c.v_half + 4) << "p " << c.p << " m " << m;
+      EXPECT_LE(bubble_s(ScheduleKind::kVMin), c.v_min) << "p " << c.p << " m " << m;
+    }
+  }
 }
 
 // What the schedules are for: less bubble at the same memory, or less memory.
