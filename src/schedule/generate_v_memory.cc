@@ -53,7 +53,9 @@ class UnitTime {
     int live = 0;                        // chunks between F and W
   };
 
-  size_t index(int rank, int pass) const { return static_cast<size_t>(pass * p_ + rank); }
+  size_t index(int rank, int pass) const {
+    return static_cast<size_t>(pass) * static_cast<size_t>(p_) + static_cast<size_t>(rank);
+  }
 
   // What the next microbatch of this pass needs has ended. F of chunk 0 and B of chunk 1 go towards the turn or come
   // from the loss on rank 0; the other two run the other way.
