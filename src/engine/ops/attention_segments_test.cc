@@ -25,7 +25,7 @@ using kernels::kElementTypeOf;
 struct SegmentCase {
   explicit SegmentCase(unsigned seed) : random(seed) {
     num_kv_heads = pick(1, 3), num_heads = num_kv_heads * pick(1, 5), head_dim = pick(1, 70);
-    const int64_t longest = pick(0, 3) == 0 ? 600 : 150;
+    const int64_t longest = pick(0, 7) == 0 ? 600 : 150;
     for (int64_t groups = pick(1, 3); groups > 0; --groups) {
       kv_rows += pick(0, 20);
       int64_t keys = 0;
@@ -135,7 +135,7 @@ struct SegmentCall {
   std::vector<KV> d_kv;
 };
 
-constexpr unsigned kCases = 60;
+constexpr unsigned kCases = 40;
 
 template <typename Element, typename Gradient>
 void expect_matches_definition() {
