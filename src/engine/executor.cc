@@ -23,7 +23,7 @@ at::Tensor int_tensor(const std::vector<int32_t>& values, int64_t capacity) {
 }  // namespace
 
 TrainingExecutor::TrainingExecutor(const ModelSpec& model, const Inventory& inventory, const ExecutorOptions& options,
-                                   const TensorParallel* tensor)
+                                   const TensorParallel* tensor, const ContextParallel* context)
     : options_(options) {
   FIVEFOLD_CHECK((tensor != nullptr) == (options.split.size > 1));
   context_.model = &model;
@@ -32,12 +32,13 @@ TrainingExecutor::TrainingExecutor(const ModelSpec& model, const Inventory& inve
   context_.loss_chunk = options.loss_chunk;
   context_.threads = options.threads;
   context_.tensor = tensor;
+  context_.context = context;
   const ParameterEntry& tokens = inventory.units[0].parameters[0];
   context_.vocabulary_rows = tokens.slices.front().rows;
   if (tensor != nullptr)
     context_.vocabulary = {.first = tokens.slices.front().whole_row, .whole = tokens.whole_shape[0]};
   for (int unit = 0; unit < inventory.num_units(); ++unit) {
-    context_.operations.push_back(unit_operations(model, inventory, unit, options.split));
+    context_.operations.push_back(unit_operations(model, inventory, unit, options.split, options.context));
     const Unit& spec = inventory.units[static_cast<size_t>(unit)];
     buffers_.push_back(options.stages.holds(unit) ? std::make_unique<UnitBuffers>(spec, options.sharding, options.shard,
                                                                                   options.optimizer_states)
@@ -68,9 +69,12 @@ Microbatch TrainingExecutor::load(const MicrobatchTokens& tokens) const {
   return microbatch;
 }
 
-void TrainingExecutor::load_step(const std::vector<MicrobatchTokens>& microbatches) {
+void TrainingExecutor::load_step(const std::vector<MicrobatchTokens>& microbatches,
+                                 std::vector<ContextSegments> segments) {
+  FIVEFOLD_CHECK(segments.size() == (context_.context != nullptr ? microbatches.size() : 0));
   microbatches_.clear();
   for (const MicrobatchTokens& tokens : microbatches) microbatches_.push_back(load(tokens));
+  for (size_t i = 0; i < segments.size(); ++i) microbatches_[i].context = std::move(segments[i]);
   loss_sum_ = 0;
 }
 

@@ -16,6 +16,7 @@ namespace fivefold {
 
 struct ExecutorOptions {
   TensorSplit split;  // of `model` and `inventory`
+  ContextSplit context;
   RankStages stages;  // the units that this rank computes and holds
   ShardingPolicy sharding;
   int shard = 0;  // this rank's position in its shard group
@@ -29,9 +30,10 @@ struct ExecutorOptions {
 
 class TrainingExecutor final : public StageExecutor {
  public:
-  // `model` and `inventory` are the rank's part; `tensor`, its tensor group, is null without tensor parallelism.
+  // `model` and `inventory` are the rank's part; `tensor` and `context`, its tensor and context groups, are null
+  // without that parallelism.
   TrainingExecutor(const ModelSpec& model, const Inventory& inventory, const ExecutorOptions& options,
-                   const TensorParallel* tensor = nullptr);
+                   const TensorParallel* tensor = nullptr, const ContextParallel* context = nullptr);
 
   // ---- set-up ----
   // Draws every parameter from (seed, its name): the same full tensors under any layout.
@@ -46,7 +48,8 @@ class TrainingExecutor final : public StageExecutor {
 
   // ---- a step ----
   // Replaces the microbatches of the step; clears loss and gradient bookkeeping.
-  void load_step(const std::vector<MicrobatchTokens>& microbatches);
+  // `segments`: of each, under context parallelism.
+  void load_step(const std::vector<MicrobatchTokens>& microbatches, std::vector<ContextSegments> segments = {});
   void set_learning_rate(double rate, int64_t update) { learning_rate_ = rate, update_ = update; }
   // Evaluation: sum of losses and number of valid tokens of microbatch 0 since load_step.
   double loss_sum() const { return loss_sum_; }

@@ -1,5 +1,6 @@
 #include "engine/microbatch.h"
 
+#include "base/integer.h"
 #include "kernels/cross_entropy.h"
 
 namespace fivefold {
@@ -29,6 +30,44 @@ MicrobatchTokens pad_rows(const MicrobatchTokens& tokens, int64_t sequence) {
     padded.cu_seqlens.push_back(static_cast<int32_t>((row + 1) * sequence));
   }
   return padded;
+}
+
+MicrobatchTokens split_rows(const MicrobatchTokens& tokens, int degree, int rank) {
+  if (degree == 1) return tokens;
+  const ZigzagBatch batch{
+      .rows = tokens.rows, .sequence = tokens.sequence, .degree = degree, .cu_seqlens = tokens.cu_seqlens};
+  MicrobatchTokens part{.rows = tokens.rows,
+                        .sequence = div_exact(tokens.sequence, degree),
+                        .input_ids = {},
+                        .targets = {},
+                        .positions = {},
+                        .cu_seqlens = tokens.cu_seqlens,
+                        .context_degree = degree};
+  for (int64_t row = 0; row < tokens.rows; ++row) {
+    for (int64_t i = 0; i < part.sequence; ++i) {
+      const auto at = static_cast<size_t>(row * tokens.sequence + zigzag_position(batch, rank, i));
+      part.input_ids.push_back(tokens.input_ids[at]);
+      part.targets.push_back(tokens.targets[at]);
+      part.positions.push_back(tokens.positions[at]);
+    }
+  }
+  return part;
+}
+
+ContextSegments context_segments(const MicrobatchTokens& whole, int degree, int rank) {
+  const ZigzagBatch batch{
+      .rows = whole.rows, .sequence = whole.sequence, .degree = degree, .cu_seqlens = whole.cu_seqlens};
+  ContextSegments segments{
+      .gathered = gathered_segments(batch, rank), .chunks = gathered_chunks(batch), .chunk_rows = batch.chunk_rows()};
+  const int64_t rows = div_exact(whole.rows * whole.sequence, degree);
+  for (int other = 0; other < degree; ++other) {
+    segments.ring.push_back(ring_segments(batch, rank, other));
+    for (AttentionSegment segment : gathered_segments(batch, other)) {
+      segment.q_begin += other * rows;
+      segments.all.push_back(segment);
+    }
+  }
+  return segments;
 }
 
 }  // namespace fivefold

@@ -40,6 +40,7 @@ ExecutorOptions executor_options(const ResolvedConfig& config, const RankPart& p
   ExecutorOptions options;
   options.split = part.split;
   options.stages = part.stages;
+  options.context = part.context;
   options.sharding = sharding_policy(config);
   options.shard = shard;
   options.optimizer_states = optimizer_states(config.config.optimizer);
@@ -90,10 +91,17 @@ RankSession::RankSession(const ModelSpec& model, const Inventory& inventory, con
       groups_(make_groups(communicator, grid_, sharding_policy(config), part_.stages)),
       tensor_(groups_.tensor ? std::optional<TensorParallel>(std::in_place, communicator, *groups_.tensor, part_.split)
                              : std::nullopt),
+      context_(grid_.degrees().cp > 1
+                   ? std::optional<ContextParallel>(
+                         std::in_place, communicator,
+                         communicator.create_group(GroupKind::kCp, grid_.group(GroupKind::kCp, communicator.rank())[0],
+                                                   grid_.group(GroupKind::kCp, communicator.rank())),
+                         config.config.parallel.cp_kind)
+                   : std::nullopt),
       program_(training_program(part_.inventory, config, part_.stages, communicator.rank())),
       evaluation_(evaluation_program(part_.inventory, config, part_.stages, communicator.rank())),
       executor_(part_.model, part_.inventory, executor_options(config, part_, groups_.shard.rank()),
-                tensor_ ? &*tensor_ : nullptr),
+                tensor_ ? &*tensor_ : nullptr, context_ ? &*context_ : nullptr),
       interpreter_(communicator, groups_, sharding_policy(config), executor_) {}
 
 StepOutcome RankSession::step(const std::vector<MicrobatchTokens>& microbatches, double learning_rate, int64_t update,
@@ -105,9 +113,14 @@ StepOutcome RankSession::step(const std::vector<MicrobatchTokens>& microbatches,
 }
 
 void RankSession::load(const std::vector<MicrobatchTokens>& microbatches) {
-  std::vector<MicrobatchTokens> padded;
-  for (const MicrobatchTokens& tokens : microbatches) padded.push_back(pad_rows(tokens, config_.padded_sequence));
-  executor_.load_step(padded);
+  std::vector<MicrobatchTokens> parts;
+  std::vector<ContextSegments> segments;
+  for (const MicrobatchTokens& tokens : microbatches) {
+    const MicrobatchTokens padded = pad_rows(tokens, config_.padded_sequence);
+    parts.push_back(split_rows(padded, config_.degrees.cp, coordinates_.cp));
+    if (context_) segments.push_back(context_segments(padded, config_.degrees.cp, coordinates_.cp));
+  }
+  executor_.load_step(parts, std::move(segments));
 }
 
 RankSession::Evaluation RankSession::evaluate(const MicrobatchTokens& tokens) {

@@ -61,8 +61,9 @@ class RankSession {
   const Interpreter::Groups& groups() const { return groups_; }
   const ResolvedConfig& config() const { return config_; }
   const Coordinates& coordinates() const { return coordinates_; }
-  // Position among the ranks that share the global batch.
-  int data_rank() const { return groups_.data.rank(); }
+  // Position among the ranks that share the global batch: ranks of a tensor or context group and of a pipeline take the
+  // same rows of it.
+  int data_rank() const { return coordinates_.dp; }
 
  private:
   std::vector<float> gather_shards(int unit, State state);
@@ -77,6 +78,7 @@ class RankSession {
   RankPart part_;
   Interpreter::Groups groups_;
   std::optional<TensorParallel> tensor_;
+  std::optional<ContextParallel> context_;
   Program program_, evaluation_;
   TrainingExecutor executor_;
   Interpreter interpreter_;

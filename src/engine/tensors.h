@@ -65,6 +65,19 @@ T* elements(const at::Tensor& tensor) {
   return static_cast<T*>(tensor.data_ptr());
 }
 
+inline DType dtype_of(const at::Tensor& tensor) {
+  switch (tensor.scalar_type()) {
+    case at::kFloat:
+      return DType::kFloat32;
+    case at::kBFloat16:
+      return DType::kBFloat16;
+    case at::kDouble:
+      return DType::kFloat64;
+    default:
+      FIVEFOLD_CHECK(false, "a tensor of another type in a collective");
+  }
+}
+
 inline Buffer as_buffer(const at::Tensor& tensor, DType dtype) {
   FIVEFOLD_CHECK(tensor.is_contiguous());
   return {tensor.data_ptr(), static_cast<int64_t>(tensor.nbytes()), dtype, {}};

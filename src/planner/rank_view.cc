@@ -24,6 +24,7 @@ RankView::RankView(const ModelSpec& model, const Inventory& inventory, const Res
       config_(&config),
       rank_(rank),
       split_(tensor_split(config, rank)),
+      context_(context_split(config)),
       stages_(rank_stages(model, config, rank)) {
   if (split_.size > 1) part_ = rank_part(model, config, rank);
   shards_ = sharding_policy(config).shards;

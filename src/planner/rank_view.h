@@ -17,6 +17,7 @@ class RankView {
   RankView(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config, int rank);
 
   const TensorSplit& split() const { return split_; }
+  const ContextSplit& context() const { return context_; }
   const RankStages& stages() const { return stages_; }
   Program program() const { return training_program(inventory(), *config_, stages_, rank_); }
   const ModelSpec& model() const { return part_ ? part_->model : *whole_model_; }
@@ -30,6 +31,7 @@ class RankView {
   const ResolvedConfig* config_;
   int rank_;
   TensorSplit split_;
+  ContextSplit context_;
   RankStages stages_;
   std::optional<RankPart> part_;
   int64_t shards_ = 1;

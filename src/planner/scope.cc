@@ -28,9 +28,11 @@ std::vector<Error> planner_scope(const ModelSpec& model, const RunConfig& config
   for (const auto& [name, degree] : degrees)
     if (degree > 1)
       refuse(fmt::format("parallel.{}", name), fmt::format("{} = {}", name, degree),
-             fmt::format("{} = 1: dp with zero = 0 to 3, tp with or without sp, and pp are planned", name));
+             fmt::format("{} = 1: dp with zero = 0 to 3, tp with or without sp, cp and pp are planned", name));
   if (parallel.tp > 1 && !std::all_of(model.layers.begin(), model.layers.end(), splits))
     refuse("parallel.tp", fmt::format("tp = {} of layers other than attention and a dense MLP", parallel.tp), "tp = 1");
+  if (parallel.cp > 1 && !std::all_of(model.layers.begin(), model.layers.end(), splits))
+    refuse("parallel.cp", fmt::format("cp = {} of layers other than attention and a dense MLP", parallel.cp), "cp = 1");
   if (config.method.kind != MethodKind::kFull) refuse("method.kind", to_string(config.method.kind), "kind = full");
   const PrecisionConfig& precision = config.precision;
   if (precision.compute != ComputeKind::kFp32 && precision.compute != ComputeKind::kBf16)
@@ -45,7 +47,8 @@ std::vector<Error> planner_scope(const ModelSpec& model, const RunConfig& config
 
 std::vector<Error> search_scope(const ModelSpec& model, const RunConfig& config) {
   std::vector<Error> errors = planner_scope(model, config);
-  const std::pair<std::string_view, int> degrees[] = {{"tp", config.parallel.tp}, {"pp", config.parallel.pp}};
+  const std::pair<std::string_view, int> degrees[] = {
+      {"tp", config.parallel.tp}, {"cp", config.parallel.cp}, {"pp", config.parallel.pp}};
   for (const auto& [name, degree] : degrees)
     if (degree > 1)
       errors.push_back({fmt::format("parallel.{}", name),

@@ -343,6 +343,7 @@ std::string layout_text(const ResolvedConfig& config) {
   const ParallelConfig& parallel = config.config.parallel;
   std::string text = fmt::format("dp={} zero={}", parallel.dp, parallel.zero);
   if (parallel.tp > 1) text = fmt::format("tp={}{} {}", parallel.tp, parallel.sp ? " sp" : "", text);
+  if (parallel.cp > 1) text = fmt::format("cp={} {} {}", parallel.cp, to_string(parallel.cp_kind), text);
   if (parallel.pp > 1) text = fmt::format("pp={} {} {}", parallel.pp, to_string(parallel.schedule), text);
   if (parallel.zero > 0 && parallel.shard_size < parallel.dp)
     text += fmt::format(" shard_size={}", parallel.shard_size);

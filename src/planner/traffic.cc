@@ -4,8 +4,8 @@
 #include <tuple>
 
 #include "base/integer.h"
+#include "planner/layer_traffic.h"
 #include "planner/rank_view.h"
-#include "planner/tensor_traffic.h"
 #include "spec/rank_grid.h"
 
 namespace fivefold {
@@ -48,10 +48,10 @@ std::vector<TrafficLine> predict_traffic(const ModelSpec& model, const Inventory
   const RankGrid grid = RankGrid::create(config.degrees).value();
   TrafficSum sum;
   const auto add_tensor = [&](const Instruction& instruction, TapeStep step, const TapeOptions& options) {
-    if (part.split().size == 1) return;
-    const UnitOperations operations = unit_operations(part.model(), part.inventory(), instruction.unit, part.split());
-    for (const TensorCall& call : tensor_calls(operations, step, shape, options))
-      sum.add(call.kind, GroupKind::kTp, call.purpose, call.bytes_sent(part.split().size));
+    const UnitOperations operations =
+        unit_operations(part.model(), part.inventory(), instruction.unit, part.split(), part.context());
+    for (const LayerCall& call : layer_calls(operations, step, shape, options))
+      sum.add(call.kind, call.group, call.purpose, call.bytes_sent(grid.group_size(call.group)));
   };
   for (const Instruction& instruction : part.program().instructions) {
     const int64_t shard =

@@ -56,16 +56,17 @@ double UnitTimes::weight_seconds(const Unit& unit, const UnitOperations& operati
 TensorSeconds UnitTimes::tensor_seconds(const UnitOperations& operations, TapeStep step,
                                         const TapeOptions& options) const {
   TensorSeconds seconds;
-  for (const TensorCall& call : tensor_calls(operations, step, tape_, options)) {
+  for (const LayerCall& call : layer_calls(operations, step, tape_, options)) {
     LinkSeconds& sum = call.hidden ? seconds.hidden : seconds.exposed;
-    sum = sum + links_(call.kind, GroupKind::kTp, static_cast<double>(call.elements * call.element_bytes));
+    sum = sum + links_(call.kind, call.group, static_cast<double>(call.elements * call.element_bytes));
   }
   return seconds;
 }
 
 UnitSeconds UnitTimes::unit_seconds(int index) const {
   const Unit& unit = part_.inventory().units[static_cast<size_t>(index)];
-  const UnitOperations operations = unit_operations(part_.model(), part_.inventory(), index, part_.split());
+  const UnitOperations operations =
+      unit_operations(part_.model(), part_.inventory(), index, part_.split(), part_.context());
   const int count = static_cast<int>(operations.operations.size());
   UnitSeconds s;
   s.backward = pass_seconds(unit, operations, Pass::kBackward, count);

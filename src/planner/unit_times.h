@@ -5,10 +5,10 @@
 
 #include <vector>
 
+#include "planner/layer_traffic.h"
 #include "planner/link_times.h"
 #include "planner/rank_view.h"
 #include "planner/rates.h"
-#include "planner/tensor_traffic.h"
 
 namespace fivefold {
 

@@ -50,8 +50,9 @@ int threads_per_rank(const ResolvedConfig& config, int cores) {
 
 TapeShape tape_shape(const ResolvedConfig& config) {
   const BatchConfig& batch = config.config.batch;
-  return {.tokens = batch.micro * config.padded_sequence,
+  return {.tokens = batch.micro * div_exact(config.padded_sequence, config.degrees.cp),
           .split = tensor_split(config, 0),
+          .context = context_split(config),
           .loss_chunk = batch.loss_chunk,
           .compute = config.compute};
 }

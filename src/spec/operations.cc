@@ -61,10 +61,12 @@ class OperationBuilder {
 };
 
 // Attention from the normed input to the concatenated heads; returns the slot of the heads' output.
-int add_attention(OperationBuilder& b, const MixerSpec& m, int input) {
+int add_attention(OperationBuilder& b, const MixerSpec& m, const ContextSplit& context, int input) {
   const int64_t heads = m.num_heads + 2 * m.num_kv_heads, qk_heads = m.num_heads + m.num_kv_heads;
   const int64_t gate = m.output_gate ? m.num_heads * m.head_dim : 0;
-  const int qkv = b.slot("qkv", heads * m.head_dim + gate, Lifetime::kSaved, true);
+  // Ulysses keeps what it has exchanged them for.
+  const bool ulysses = context.degree > 1 && context.kind == CpKind::kUlysses;
+  const int qkv = b.slot("qkv", heads * m.head_dim + gate, ulysses ? Lifetime::kRebuilt : Lifetime::kSaved, true);
   b.add(OperationKind::kLinear, "qkv", input, qkv);
   if (m.qk_norm) {
     const int copy = b.slot("qk_before_norm", qk_heads * m.head_dim, Lifetime::kSaved, true);
@@ -77,7 +79,14 @@ int add_attention(OperationBuilder& b, const MixerSpec& m, int input) {
   if (m.has_rope) b.add(OperationKind::kRope, "rope", qkv, qkv);
   const int out = b.slot("attention", m.num_heads * m.head_dim, Lifetime::kSaved, true);
   const int lse = b.statistics("attention.lse", m.num_heads, true);
-  b.add(OperationKind::kAttention, "attention", qkv, out).extra = {lse};
+  Operation& op = b.add(OperationKind::kAttention, "attention", qkv, out);
+  op.extra = {lse};
+  if (ulysses) {
+    // Of all tokens, a c-th of the heads; KV heads fewer than c are on several ranks.
+    const int64_t c = context.degree, kv = m.num_kv_heads >= c ? m.num_kv_heads : c;
+    op.extra.push_back(b.slot("attention.qkv_heads", (m.num_heads + 2 * kv) * m.head_dim, Lifetime::kSaved, true));
+    op.extra.push_back(b.slot("attention.out_heads", m.num_heads * m.head_dim, Lifetime::kSaved, true));
+  }
   return out;
 }
 
@@ -156,7 +165,8 @@ int add_projection(OperationBuilder& b, const LayerSpec& layer, const std::strin
   return out;
 }
 
-UnitOperations layer_operations(const ModelSpec& model, const Unit& unit, const TensorSplit& split) {
+UnitOperations layer_operations(const ModelSpec& model, const Unit& unit, const TensorSplit& split,
+                                const ContextSplit& context) {
   const LayerSpec& layer = model.layers[static_cast<size_t>(unit.layer)];
   const int64_t h = model.hidden;
   OperationBuilder b(unit, split);
@@ -168,7 +178,7 @@ UnitOperations layer_operations(const ModelSpec& model, const Unit& unit, const 
   if (layer.mixer.kind != MixerKind::kNone) {
     const int input = normed("attention_norm");
     const bool dense = layer.mixer.kind == MixerKind::kAttention;
-    const int inner = dense ? add_attention(b, layer.mixer, input) : add_block_mixer(b, layer.mixer, input);
+    const int inner = dense ? add_attention(b, layer.mixer, context, input) : add_block_mixer(b, layer.mixer, input);
     stream = add_projection(b, layer, "attention", "out", inner, stream, h);
   }
   if (layer.mlp.kind != MlpKind::kNone) {
@@ -183,12 +193,12 @@ UnitOperations layer_operations(const ModelSpec& model, const Unit& unit, const 
 }  // namespace
 
 UnitOperations unit_operations(const ModelSpec& model, const Inventory& inventory, int unit_index,
-                               const TensorSplit& split) {
+                               const TensorSplit& split, const ContextSplit& context) {
   const Unit& unit = inventory.units[static_cast<size_t>(unit_index)];
   OperationBuilder b(unit, split);
   switch (unit.kind) {
     case UnitKind::kLayer:
-      return layer_operations(model, unit, split);
+      return layer_operations(model, unit, split, context);
     case UnitKind::kEmbedding: {
       const int output = b.slot("output", model.hidden, Lifetime::kOutput, false);
       Operation& op = b.add(OperationKind::kEmbedding, "tokens", -1, output);

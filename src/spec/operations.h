@@ -34,6 +34,7 @@
 #include <vector>
 
 #include "spec/inventory.h"
+#include "spec/run_config.h"
 #include "spec/tensor_split.h"
 
 namespace fivefold {
@@ -69,6 +70,12 @@ struct Slot {
   bool split_by_tp = false;  // tensor parallelism divides the width (else only sequence parallelism divides the tokens)
 };
 
+// Context parallelism of the attention: the sequence is split over `degree` ranks.
+struct ContextSplit {
+  int degree = 1;
+  CpKind kind = CpKind::kRing;
+};
+
 // How tensor parallelism cuts a linear: its output features or its input features.
 enum class LinearCut : uint8_t { kNone, kColumn, kRow };
 
@@ -91,7 +98,7 @@ struct UnitOperations {
 
 // Operations of unit `unit` of the inventory. Under tensor parallelism model and inventory are those of the rank.
 UnitOperations unit_operations(const ModelSpec& model, const Inventory& inventory, int unit,
-                               const TensorSplit& split = {});
+                               const TensorSplit& split = {}, const ContextSplit& context = {});
 
 struct TapeShape;
 
@@ -112,6 +119,7 @@ std::vector<SavedTensor> saved_tensors(const UnitOperations& operations, const s
 struct TapeShape {
   int64_t tokens = 0;  // of a microbatch on this rank, before sequence parallelism
   TensorSplit split;
+  ContextSplit context;
   int64_t loss_chunk = 512;  // tokens whose logits exist at once
   DType compute = DType::kFloat32;
 
@@ -148,6 +156,7 @@ inline constexpr int kTemporaryId = 3000;
 inline constexpr int kKeptGradientId = 3100;  // + operation: an output gradient that waits for the weight's
 inline constexpr int kKeptVectorId = 3200;    // + parameter: a norm's weight gradient that waits with it
 inline constexpr int kGatheredId = 4000;      // all tokens of a tensor that sequence parallelism cuts
+inline constexpr int kExchangeId = 4100;      // + number: buffers of context parallelism
 inline constexpr int kPartialSumId = 4001;    // the same size, before it is scattered
 
 // Bytes of a token's softmax that tensor-parallel ranks exchange: log-sum-exp and target's logit, fp64.

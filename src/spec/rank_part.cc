@@ -22,6 +22,10 @@ TensorSplit tensor_split(const ResolvedConfig& config, int rank) {
       .size = config.degrees.tp, .rank = coordinates(config, rank).tp, .sequence_parallel = config.config.parallel.sp};
 }
 
+ContextSplit context_split(const ResolvedConfig& config) {
+  return {.degree = config.degrees.cp, .kind = config.config.parallel.cp_kind};
+}
+
 RankStages rank_stages(const ModelSpec& whole, const ResolvedConfig& config, int rank) {
   const ParallelConfig& parallel = config.config.parallel;
   const std::vector<StageUnits> stages = stage_units(config.layers_per_chunk);
@@ -35,7 +39,8 @@ RankStages rank_stages(const ModelSpec& whole, const ResolvedConfig& config, int
 
 RankPart rank_part(const ModelSpec& whole, const ResolvedConfig& config, int rank) {
   const TensorSplit split = tensor_split(config, rank);
-  return {split, rank_stages(whole, config, rank), split_model(whole, split.size), split_inventory(whole, split)};
+  return {split, context_split(config), rank_stages(whole, config, rank), split_model(whole, split.size),
+          split_inventory(whole, split)};
 }
 
 }  // namespace fivefold

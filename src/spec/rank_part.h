@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "spec/inventory.h"
+#include "spec/operations.h"
 #include "spec/pipeline_stages.h"
 #include "spec/run_config_resolve.h"
 #include "spec/tensor_split.h"
@@ -30,6 +31,7 @@ struct RankStages {
 
 struct RankPart {
   TensorSplit split;
+  ContextSplit context;
   RankStages stages;
   ModelSpec model;      // as narrow as tensor parallelism makes it; all layers
   Inventory inventory;  // all units, as this rank would hold them
@@ -37,6 +39,7 @@ struct RankPart {
 
 // The tensor split of `rank` of the grid.
 TensorSplit tensor_split(const ResolvedConfig& config, int rank);
+ContextSplit context_split(const ResolvedConfig& config);
 // The stages of `rank` of the grid. REQUIRES: the configuration was resolved for a model of that many layers.
 RankStages rank_stages(const ModelSpec& whole, const ResolvedConfig& config, int rank);
 

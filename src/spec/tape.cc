@@ -46,6 +46,14 @@ class TapeWriter {
 
  private:
   void forward_gathered(const Operation& op);
+  void forward_context(const Operation& op);
+  void backward_context(const Operation& op);
+  // Communication buffers of context parallelism, by number: allocated, and all freed.
+  void exchange(int64_t bytes) { allocate(kExchangeId + exchanges_++, bytes, Account::kCommBuffers); }
+  void end_exchange() {
+    while (exchanges_ > 0) release(kExchangeId + --exchanges_, Account::kCommBuffers);
+  }
+  int exchanges_ = 0;
   void backward_linear(const Operation& op);
   void backward_column_linear(const Operation& op);
   bool defers() const { return part_ == Part::kInput; }
@@ -84,6 +92,7 @@ void TapeWriter::forward(Keep keep, bool input_is_live_after, size_t num_operati
     const Operation& op = ops_.operations[i];
     for (const int slot : written(op)) allocate_slot(slot);
     forward_gathered(op);
+    if (op.kind == OperationKind::kAttention) forward_context(op);
     for (int slot = 0; slot < static_cast<int>(ops_.slots.size()); ++slot) {
       if (slot == ops_.output) continue;
       // Last operation of this pass that touches the slot: its writer when nothing reads it.
@@ -107,6 +116,53 @@ void TapeWriter::forward_gathered(const Operation& op) {
   if (op.cut != LinearCut::kColumn && !row) return;
   allocate_gathered(kGatheredId, row ? op.output : op.input);
   release_gathered(kGatheredId);
+}
+
+// Note [Exchanges] in engine/layers/context_parallel.h: widths are those of one rank's rows of q and of k and v.
+void TapeWriter::forward_context(const Operation& op) {
+  const int64_t c = shape_.context.degree, element = dtype_bytes(shape_.compute), t = shape_.tokens;
+  if (c == 1) return;
+  const int64_t q = width(op.output), kv = width(op.input) - q;
+  switch (shape_.context.kind) {
+    case CpKind::kRing:
+      exchange(t * q * 4);
+      for (int i = 0; i < 2; ++i) exchange(t * kv * element);
+      break;
+    case CpKind::kAllGather:
+      exchange(c * t * kv * element);
+      break;
+    case CpKind::kUlysses:
+      exchange(t * width(op.extra[1]) * element);
+      end_exchange();
+      exchange(t * q * element);
+      break;
+  }
+  end_exchange();
+}
+
+void TapeWriter::backward_context(const Operation& op) {
+  const int64_t c = shape_.context.degree, element = dtype_bytes(shape_.compute), t = shape_.tokens;
+  if (c == 1) return;
+  const int64_t q = width(op.output), kv = width(op.input) - q;
+  switch (shape_.context.kind) {
+    case CpKind::kRing:
+      exchange(t * q * 4);
+      for (int i = 0; i < 2; ++i) exchange(t * kv * element);
+      for (int i = 0; i < 2; ++i) exchange(t * kv * 4);
+      break;
+    case CpKind::kAllGather:
+      for (int i = 0; i < 2; ++i) exchange(c * t * kv * element);
+      break;
+    case CpKind::kUlysses: {
+      exchange(t * q * element);
+      exchange(t * q * element);
+      const int packed = kExchangeId + --exchanges_;
+      release(packed, Account::kCommBuffers);
+      for (int i = 0; i < 2; ++i) exchange(t * width(op.extra[1]) * element);
+      break;
+    }
+  }
+  end_exchange();
 }
 
 bool TapeWriter::is_kept(int id) const {
@@ -184,10 +240,11 @@ void TapeWriter::backward(Part part) {
       case OperationKind::kAttention:
         allocate(kGradientId + op.input, slot_bytes(op.input));
         gradient_[op.input] = kGradientId + op.input;
+        backward_context(op);
         release(gradient_.at(op.output));
         if (!is_kept(op.output)) release_slot(op.output);
         for (const int slot : op.extra) release_slot(slot);
-        release_slot(op.input);
+        if (lifetime(op.input) == Lifetime::kSaved) release_slot(op.input);
         break;
       case OperationKind::kNorm:
         keep_norm_gradient(op.weight, width(op.input));

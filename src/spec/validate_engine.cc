@@ -82,15 +82,15 @@ void check_model(const ModelSpec& model, const RunConfig& config, std::vector<Er
 
 void check_layout(const RunConfig& config, std::vector<Error>& errors) {
   const ParallelConfig& parallel = config.parallel;
-  const std::pair<const char*, int> degrees[] = {{"cp", parallel.cp}, {"ep", parallel.ep}, {"etp", parallel.etp}};
+  const std::pair<const char*, int> degrees[] = {{"ep", parallel.ep}, {"etp", parallel.etp}};
   for (const auto& [name, degree] : degrees)
     if (degree > 1)
       errors.push_back({fmt::format("parallel.{}", name), fmt::format("the engine does not run {} = {}", name, degree),
-                        fmt::format("use {} = 1: dp with zero = 0 to 3, tp with or without sp, and pp run", name)});
-  const int64_t ranks = int64_t{parallel.dp} * parallel.tp * parallel.pp;
+                        fmt::format("use {} = 1: dp with zero = 0 to 3, tp with or without sp, cp and pp run", name)});
+  const int64_t ranks = int64_t{parallel.dp} * parallel.tp * parallel.cp * parallel.pp;
   if (ranks > kMaxLocalRanks)
     errors.push_back({"parallel.dp", fmt::format("{} ranks are too many threads for one process", ranks),
-                      fmt::format("use dp x tp x pp = {} or fewer", kMaxLocalRanks)});
+                      fmt::format("use dp x tp x cp x pp = {} or fewer", kMaxLocalRanks)});
 }
 
 // The engine reduces the gradients it has; a copy in another type for the wire is only planned.

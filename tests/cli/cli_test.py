@@ -40,7 +40,7 @@ class Cli(unittest.TestCase):
             (["explain"], "no model is given"),
             (["explain", "/nowhere.toml"], "/nowhere.toml"),
             ([*EXPLAIN, "--set", "parallel.zer=1"], "did you mean parallel.zero?"),
-            ([*EXPLAIN, "--set", "parallel.cp=2"], "parallel.cp: cp = 2"),
+            ([*EXPLAIN, "--set", "parallel.ep=2"], "parallel.ep: 2 needs a model with experts"),
             ([*EXPLAIN, "--compare", "parallel.zero"], "is not KEY=VALUE"),
             ([*EXPLAIN, "--compare", "parallel.zero=1,9"], "(with parallel.zero = 9)"),
         ]

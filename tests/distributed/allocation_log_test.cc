@@ -37,7 +37,7 @@ class ExpectedLog {
         shape_(tape_shape(config)),
         shard_(RankGrid::create(config.degrees).value().coordinates(rank).shard) {
     for (int unit = 0; unit < inventory_.num_units(); ++unit)
-      operations_.push_back(unit_operations(part_.model, inventory_, unit, part_.split));
+      operations_.push_back(unit_operations(part_.model, inventory_, unit, part_.split, part_.context));
     for (const Instruction& instruction : training_program(inventory_, config, part_.stages, rank).instructions)
       add(instruction);
     EXPECT_TRUE(live_.empty()) << "the step leaves buffers behind";

@@ -22,6 +22,7 @@ std::string Layout::name() const {
   if (compute != "fp32") text += "_" + compute;
   if (tp > 1) text += "_tp" + std::to_string(tp);
   if (sp) text += "_sp";
+  if (cp > 1) text += "_cp" + std::to_string(cp) + "_" + cp_kind;
   if (pp > 1) text += "_pp" + std::to_string(pp) + "_" + schedule + (vpp > 1 ? "_v" + std::to_string(vpp) : "");
   return text;
 }
@@ -37,6 +38,8 @@ ProbeRequest probe_request(const Reference& reference, const Layout& layout, con
   set("parallel.shard_size", std::to_string(layout.shard_size));
   set("parallel.tp", std::to_string(layout.tp));
   set("parallel.sp", layout.sp ? "true" : "false");
+  set("parallel.cp", std::to_string(layout.cp));
+  set("parallel.cp_kind", layout.cp_kind);
   set("parallel.pp", std::to_string(layout.pp));
   set("parallel.vpp", std::to_string(layout.vpp));
   set("parallel.schedule", layout.schedule);

@@ -24,6 +24,8 @@ struct Layout {
   bool sp = false;
   int pp = 1, vpp = 1;
   std::string schedule = "1f1b";
+  int cp = 1;
+  std::string cp_kind = "ring";
   std::string name() const;
 };
 

@@ -5,18 +5,7 @@
 namespace fivefold {
 namespace {
 
-Buffer buffer_of(const at::Tensor& tensor) {
-  switch (tensor.scalar_type()) {
-    case at::kFloat:
-      return as_buffer(tensor, DType::kFloat32);
-    case at::kBFloat16:
-      return as_buffer(tensor, DType::kBFloat16);
-    case at::kDouble:
-      return as_buffer(tensor, DType::kFloat64);
-    default:
-      FIVEFOLD_CHECK(false, "a tensor of another type in a collective");
-  }
-}
+Buffer buffer_of(const at::Tensor& tensor) { return as_buffer(tensor, dtype_of(tensor)); }
 
 CallOptions call(Mode mode) { return {.mode = mode, .stream = {}, .keep_alive = {}}; }
 

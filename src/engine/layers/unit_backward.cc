@@ -128,11 +128,16 @@ void UnitRun::backward_attention(const Operation& op) {
   at::Tensor& dout = gradient_[static_cast<size_t>(op.output)];
   at::Tensor& dqkv = gradient_[static_cast<size_t>(op.input)];
   dqkv = allocate_like_slot(op.input);
-  ops::attention_backward(slot(op.input), heads(), documents(), slot(op.output), slot(op.extra[0]), dout, dqkv,
-                          context_.threads);
+  if (context_.context != nullptr) {
+    context_.context->backward(slot(op.input), heads(), microbatch_.context, slot(op.output), slot(op.extra[0]),
+                               kept_heads(op), dout, dqkv, context_.threads);
+  } else {
+    ops::attention_backward(slot(op.input), heads(), documents(), slot(op.output), slot(op.extra[0]), dout, dqkv,
+                            context_.threads);
+  }
   dout.reset();
   slot(op.output).reset();
-  slot(op.extra[0]).reset();
+  for (const int extra : op.extra) slot(extra).reset();
   slot(op.input).reset();
 }
 

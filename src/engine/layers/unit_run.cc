@@ -59,6 +59,12 @@ std::span<const int32_t> UnitRun::documents() const {
   return {elements<int32_t>(microbatch_.cu_seqlens), static_cast<size_t>(microbatch_.num_documents) + 1};
 }
 
+ContextParallel::Kept UnitRun::kept_heads(const Operation& op) {
+  if (op.extra.size() == 1) return {};
+  const int64_t rows = microbatch_.tokens * context_.context->degree();
+  return {slot(op.extra[1]).view({rows, -1}), slot(op.extra[2]).view({rows, -1})};
+}
+
 ops::NormTensors UnitRun::norm_tensors(const Operation& op) {
   ops::NormTensors norm;
   norm.spec = operations_.kind == UnitKind::kHead ? &context_.model->final_norm : &layer().norm;
@@ -97,6 +103,9 @@ void UnitRun::execute(const Operation& op) {
       return;
     }
     case OperationKind::kAttention:
+      if (context_.context != nullptr)
+        return context_.context->forward(slot(op.input), heads(), microbatch_.context, slot(op.output),
+                                         slot(op.extra[0]), kept_heads(op), threads);
       ops::attention_forward(slot(op.input), heads(), documents(), slot(op.output), slot(op.extra[0]), threads);
       return;
     case OperationKind::kGatedActivation:

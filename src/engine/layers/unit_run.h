@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "engine/layers/context_parallel.h"
 #include "engine/layers/primitives.h"
 #include "engine/layers/tensor_parallel.h"
 #include "engine/microbatch.h"
@@ -24,11 +25,12 @@ struct RopeTables {
 struct ModelContext {
   const ModelSpec* model = nullptr;
   const Inventory* inventory = nullptr;
-  std::vector<UnitOperations> operations;  // by unit
-  std::vector<RopeTables> rope;            // by layer; layers with equal RoPE share tensors
-  const TensorParallel* tensor = nullptr;  // none without tensor parallelism
-  ops::TableRows vocabulary;               // rows of the token table and output matrix that this rank holds ...
-  int64_t vocabulary_rows = 0;             // ... and their number, without padding
+  std::vector<UnitOperations> operations;    // by unit
+  std::vector<RopeTables> rope;              // by layer; layers with equal RoPE share tensors
+  const TensorParallel* tensor = nullptr;    // none without tensor parallelism
+  const ContextParallel* context = nullptr;  // none without context parallelism
+  ops::TableRows vocabulary;                 // rows of the token table and output matrix that this rank holds ...
+  int64_t vocabulary_rows = 0;               // ... and their number, without padding
   DType compute = DType::kFloat32;
   int64_t loss_chunk = 512;
   int threads = 1;
@@ -100,6 +102,8 @@ class UnitRun {
   const LayerSpec& layer() const;
   ops::HeadGeometry heads() const;
   std::span<const int32_t> documents() const;
+  // What Ulysses keeps between forward and backward.
+  ContextParallel::Kept kept_heads(const Operation& op);
 
   const ModelContext& context_;
   const UnitBuffers& buffers_;

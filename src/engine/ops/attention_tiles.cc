@@ -132,15 +132,16 @@ FIVEFOLD_INLINE void softmax_rows(const SoftmaxStrip& strip, float* all_scores, 
 template <typename Operand>
 FIVEFOLD_INLINE void gradient_row(const GradientStrip& strip, int64_t key, const float* scores, const float* d_p,
                                   const float* lse_log2, const float* row_dot, Operand* p, Operand* d_scores) {
+  // Clamped, so that the comparison below is one of 32-bit numbers.
+  const int64_t hidden_queries = (key - strip.first_query_offset) * strip.queries_per_key;
+  const int32_t hidden = static_cast<int32_t>(std::clamp<int64_t>(hidden_queries, 0, kAttentionBlock));
 #pragma omp simd
-  for (int64_t c = 0; c < kAttentionBlock; ++c) {
+  for (int32_t c = 0; c < static_cast<int32_t>(kAttentionBlock); ++c) {
     const float probability = exp2_of(scores[c] * strip.scale_log2 - lse_log2[c]);
     const float gradient = probability * (d_p[c] - row_dot[c]);
-    p[c] = operand_of<Operand>(probability);
-    d_scores[c] = operand_of<Operand>(gradient);
+    p[c] = operand_of<Operand>(c < hidden ? 0.0f : probability);
+    d_scores[c] = operand_of<Operand>(c < hidden ? 0.0f : gradient);
   }
-  const int64_t hidden = std::min(kAttentionBlock, (key - strip.first_query_offset) * strip.queries_per_key);
-  for (int64_t c = 0; c < hidden; ++c) p[c] = d_scores[c] = Operand{};
 }
 
 // Word c = (low[c], high[c]).
@@ -166,17 +167,19 @@ FIVEFOLD_INLINE void dots(const Element* a, const Element* b, int64_t stride, in
 template <typename Element>
 FIVEFOLD_INLINE void write(const float* tile, int64_t width, const float* row_factor, int64_t rows, int64_t columns,
                            kernels::Accumulate mode, Element* out, int64_t stride) {
-  for (int64_t r = 0; r < rows; ++r) {
-    const float* in = tile + r * width;
-    Element* to = out + r * stride;
-    const float factor = row_factor[r];
-    if (mode == kernels::Accumulate::kOverwrite) {
+  if (mode == kernels::Accumulate::kOverwrite) {
+    for (int64_t r = 0; r < rows; ++r) {
 #pragma omp simd
-      for (int64_t c = 0; c < columns; ++c) to[c] = from_float<Element>(in[c] * factor);
-    } else {
-#pragma omp simd
-      for (int64_t c = 0; c < columns; ++c) to[c] = from_float<Element>(to_float(to[c]) + in[c] * factor);
+      for (int64_t c = 0; c < columns; ++c)
+        out[r * stride + c] = from_float<Element>(tile[r * width + c] * row_factor[r]);
     }
+    return;
+  }
+  for (int64_t r = 0; r < rows; ++r) {
+    Element* to = out + r * stride;
+#pragma omp simd
+    for (int64_t c = 0; c < columns; ++c)
+      to[c] = from_float<Element>(to_float(to[c]) + tile[r * width + c] * row_factor[r]);
   }
 }
 

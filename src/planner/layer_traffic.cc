@@ -1,4 +1,4 @@
-#include "planner/tensor_traffic.h"
+#include "planner/layer_traffic.h"
 
 #include <algorithm>
 
@@ -17,20 +17,22 @@ class CallList {
   // Of a tensor of the residual stream's width.
   void stream(CollectiveKind kind, Purpose purpose, int slot, bool hidden = false) {
     const int64_t width = operations_.slots[static_cast<size_t>(slot)].width;
-    calls_.push_back({kind, purpose, shape_.tokens * width, dtype_bytes(shape_.compute), hidden});
+    calls_.push_back({kind, purpose, GroupKind::kTp, shape_.tokens * width, dtype_bytes(shape_.compute), hidden});
   }
   void statistics(int64_t rows) {
     // fp64 numbers, of every rank.
-    calls_.push_back(
-        {CollectiveKind::kAllGather, Purpose::kLoss, shape_.split.size * rows * kLossStatisticsBytes / 8, 8, false});
+    calls_.push_back({CollectiveKind::kAllGather, Purpose::kLoss, GroupKind::kTp,
+                      shape_.split.size * rows * kLossStatisticsBytes / 8, 8, false});
   }
 
   void forward(const Operation& op) {
     if (op.cut == LinearCut::kColumn && sequence_parallel())
       stream(CollectiveKind::kAllGather, Purpose::kActivations, op.input);
-    if (op.cut == LinearCut::kRow || op.kind == OperationKind::kEmbedding)
+    const bool embeds = op.kind == OperationKind::kEmbedding && shape_.split.size > 1;
+    if (op.cut == LinearCut::kRow || embeds)
       stream(sequence_parallel() ? CollectiveKind::kReduceScatter : CollectiveKind::kAllReduce, Purpose::kActivations,
              op.output);
+    if (op.kind == OperationKind::kAttention) attention(op, false);
   }
   void backward(const Operation& op) {
     if (op.cut == LinearCut::kColumn) {
@@ -38,8 +40,39 @@ class CallList {
       stream(sequence_parallel() ? CollectiveKind::kReduceScatter : CollectiveKind::kAllReduce,
              Purpose::kActivationGradients, op.input, true);
     }
+    if (op.kind == OperationKind::kAttention) attention(op, true);
     const bool row = op.cut == LinearCut::kRow || op.kind == OperationKind::kEmbedding;
     if (row && sequence_parallel()) stream(CollectiveKind::kAllGather, Purpose::kActivationGradients, op.output);
+  }
+  void attention(const Operation& op, bool backward) {
+    const int64_t c = shape_.context.degree, t = shape_.tokens, element = dtype_bytes(shape_.compute);
+    if (c == 1) return;
+    const auto width = [&](int slot) { return operations_.slots[static_cast<size_t>(slot)].width; };
+    const int64_t q = width(op.output), kv = width(op.input) - q;
+    const auto add = [&](CollectiveKind kind, Purpose purpose, int64_t elements, int64_t bytes, bool hidden) {
+      calls_.push_back({kind, purpose, GroupKind::kCp, elements, bytes, hidden});
+    };
+    const auto pass_on = [&](Purpose purpose, int64_t bytes, bool hidden) {
+      add(CollectiveKind::kSend, purpose, t * kv, bytes, hidden);
+      add(CollectiveKind::kRecv, purpose, t * kv, bytes, hidden);
+    };
+    switch (shape_.context.kind) {
+      case CpKind::kRing:
+        for (int64_t step = 1; step < c; ++step) pass_on(Purpose::kActivations, element, true);
+        if (backward)
+          for (int64_t step = 0; step < c; ++step) pass_on(Purpose::kActivationGradients, 4, false);
+        return;
+      case CpKind::kAllGather:
+        add(CollectiveKind::kAllGather, Purpose::kActivations, c * t * kv, element, false);
+        if (backward) add(CollectiveKind::kReduceScatter, Purpose::kActivationGradients, c * t * kv, element, false);
+        return;
+      case CpKind::kUlysses: {
+        const Purpose purpose = backward ? Purpose::kActivationGradients : Purpose::kActivations;
+        for (const int64_t elements : {t * width(op.extra[1]), t * q})
+          add(CollectiveKind::kAllToAll, purpose, elements, element, false);
+        return;
+      }
+    }
   }
   // The two parts of a backward: the gather of a column linear's input belongs to the second.
   void backward_input(const Operation& op) {
@@ -55,6 +88,7 @@ class CallList {
       stream(CollectiveKind::kAllGather, Purpose::kActivations, op.input);
   }
   void loss(bool with_backward) {
+    if (shape_.split.size == 1) return;
     if (sequence_parallel()) stream(CollectiveKind::kAllGather, Purpose::kActivations, 0);
     const int64_t chunk = std::min(shape_.loss_chunk, shape_.tokens);
     for (int64_t begin = 0; begin < shape_.tokens; begin += chunk) statistics(std::min(chunk, shape_.tokens - begin));
@@ -62,24 +96,26 @@ class CallList {
       stream(sequence_parallel() ? CollectiveKind::kReduceScatter : CollectiveKind::kAllReduce,
              Purpose::kActivationGradients, 0);
   }
-  std::vector<TensorCall> finish() { return std::move(calls_); }
+  std::vector<LayerCall> finish() { return std::move(calls_); }
 
  private:
   const UnitOperations& operations_;
   const TapeShape& shape_;
-  std::vector<TensorCall> calls_;
+  std::vector<LayerCall> calls_;
 };
 
 }  // namespace
 
-int64_t TensorCall::bytes_sent(int64_t ranks) const {
+int64_t LayerCall::bytes_sent(int64_t ranks) const {
+  if (kind == CollectiveKind::kSend) return elements * element_bytes;
+  if (kind == CollectiveKind::kRecv) return 0;
   const int64_t chunk = div_ceil(elements, ranks) * element_bytes;
   return (kind == CollectiveKind::kAllReduce ? 2 : 1) * (ranks - 1) * chunk;
 }
 
-std::vector<TensorCall> tensor_calls(const UnitOperations& operations, TapeStep step, const TapeShape& shape,
-                                     const TapeOptions& options) {
-  if (shape.split.size == 1) return {};
+std::vector<LayerCall> layer_calls(const UnitOperations& operations, TapeStep step, const TapeShape& shape,
+                                   const TapeOptions& options) {
+  if (shape.split.size == 1 && shape.context.degree == 1) return {};
   CallList calls(operations, shape);
   const auto& list = operations.operations;
   switch (step) {
