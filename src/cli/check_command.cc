@@ -10,6 +10,7 @@
 #include "base/integer.h"
 #include "base/table.h"
 #include "cli/common_options.h"
+#include "cli/machine.h"
 #include "cli/random_batch.h"
 #include "cli/reference.h"
 #include "spec/run_config_io.h"
@@ -89,6 +90,7 @@ Result<ProbeResult> probe(const Reference& reference, const RunConfig& config) {
   request.weights = reference.folder;
   request.batch = reference.batch;
   pad_rows(request.batch, config.batch.global);
+  FIVEFOLD_ASSIGN(request.simulate, load_simulated_network(config));
   return engine->probe(request);
 }
 

@@ -85,10 +85,14 @@ std::string time_table(const StepCost& cost) {
   return table.to_string(2);
 }
 
+std::string simulated_text(const HardwareSpec& hardware) {
+  return hardware.simulated ? ", links of " + hardware.simulated->name : "";
+}
+
 std::string explanation_text(const ModelSpec& model, const Inventory& inventory, const Explanation& e,
                              const HardwareSpec& hardware) {
-  std::string text = heading(fmt::format("{} on {} x {}: {}", model.name, e.config.degrees.world(),
-                                         hardware.device.name, layout_text(e.config)));
+  std::string text = heading(fmt::format("{} on {} x {}{}: {}", model.name, e.config.degrees.world(),
+                                         hardware.device.name, simulated_text(hardware), layout_text(e.config)));
   const std::string which = e.config.degrees.pp == 1 ? "a rank" : fmt::format("rank {}, the fullest", e.rank);
   text += "\n" + heading("Memory of " + which) + memory_table(e.ledger) + fit_text(e);
   text += "\n" + heading("Activations of a layer") + saved_table(model, inventory, e);

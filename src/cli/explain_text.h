@@ -8,6 +8,8 @@
 
 namespace fivefold {
 
+// ", links of dgx-h100" where a cluster's links are imitated, else nothing.
+std::string simulated_text(const HardwareSpec& hardware);
 std::string explanation_text(const ModelSpec& model, const Inventory& inventory, const Explanation& explanation,
                              const HardwareSpec& hardware);
 // Every line of memory and traffic with its formula.

@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <thread>
 
+#include "spec/network.h"
+
 namespace fivefold {
 namespace {
 
@@ -50,6 +52,27 @@ Result<HardwareSpec> load_hardware(const std::string& name) {
   if (name.ends_with(".toml") || name.find('/') != std::string::npos) return read_hardware(name);
   FIVEFOLD_ASSIGN(const std::filesystem::path file, find_named_hardware(name));
   return read_hardware(file);
+}
+
+Result<std::optional<NetworkSpec>> load_simulated_network(const RunConfig& config) {
+  const std::string& name = config.comm.simulate;
+  if (name.empty()) return std::optional<NetworkSpec>();
+  const Result<HardwareSpec> cluster = load_hardware(name);
+  if (!cluster.ok()) {
+    const Error& error = cluster.error();
+    const bool by_name = error.where == "hardware";
+    return Error{by_name ? "comm.simulate" : "comm.simulate: " + error.where, error.problem, error.hint};
+  }
+  NetworkSpec network = network_of(*cluster);
+  const ParallelConfig& parallel = config.parallel;
+  FIVEFOLD_TRY(check_num_ranks(network, parallel.dp * parallel.tp * parallel.cp * parallel.pp));
+  return std::optional(std::move(network));
+}
+
+Result<HardwareSpec> load_run_hardware(const RunConfig& config) {
+  FIVEFOLD_ASSIGN(HardwareSpec hardware, load_hardware(config.hardware.name));
+  FIVEFOLD_ASSIGN(hardware.simulated, load_simulated_network(config));
+  return hardware;
 }
 
 }  // namespace fivefold

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 
 #include "spec/hardware.h"
+#include "spec/run_config.h"
 
 namespace fivefold {
 
@@ -18,5 +20,12 @@ HardwareSpec assumed_machine();
 
 // `name`: [hardware] name of a configuration. Errors: unknown name with the nearest, or those of read_hardware.
 Result<HardwareSpec> load_hardware(const std::string& name);
+
+// [comm] simulate of a configuration; nothing if it is empty. Errors ("comm.simulate"): those of load_hardware, or more
+// ranks than the cluster has room for.
+Result<std::optional<NetworkSpec>> load_simulated_network(const RunConfig& config);
+
+// Both: what times of a configuration are predicted with. Errors: those of both.
+Result<HardwareSpec> load_run_hardware(const RunConfig& config);
 
 }  // namespace fivefold

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
 #include <fstream>
 #include <map>
@@ -14,6 +15,7 @@
 #include "cli/plan_text.h"
 #include "planner/scope.h"
 #include "spec/model_named.h"
+#include "spec/network.h"
 #include "spec/run_config_io.h"
 #include "spec/validate.h"
 
@@ -72,7 +74,10 @@ bool make_request(PlanOptions& options, SearchRequest& request, std::vector<Erro
   if (!errors.empty()) return false;
   Result<ModelSpec> model = load_model(request.base.model);
   if (!model.ok()) errors.push_back(model.error());
-  Result<HardwareSpec> hardware = load_hardware(request.base.hardware.name);
+  const int ranks = options.gpus > 0 ? options.gpus : request.base.parallel.dp;
+  RunConfig at_ranks = request.base;
+  at_ranks.parallel = {.dp = options.minimize.empty() && options.cards.empty() ? ranks : 1};
+  Result<HardwareSpec> hardware = load_run_hardware(at_ranks);
   if (!hardware.ok()) errors.push_back(hardware.error());
   if (model.ok()) {
     request.model = *std::move(model);
@@ -81,7 +86,6 @@ bool make_request(PlanOptions& options, SearchRequest& request, std::vector<Erro
   }
   if (!errors.empty()) return false;
   request.hardware = *std::move(hardware);
-  const int ranks = options.gpus > 0 ? options.gpus : request.base.parallel.dp;
   request.goal = options.minimize.empty() ? SearchGoal::kThroughput : SearchGoal::kFewestRanks;
   if (request.goal == SearchGoal::kThroughput) {
     request.rank_counts = {ranks};
@@ -90,8 +94,11 @@ bool make_request(PlanOptions& options, SearchRequest& request, std::vector<Erro
   // Powers of two within a node, then whole nodes.
   const auto node = static_cast<int>(request.hardware.devices_per_node);
   const int most = options.gpus > 0 ? options.gpus : 1024;
-  for (int count = 1; count <= most; count = count < node ? std::min(2 * count, node) : count + node)
+  const std::optional<NetworkSpec>& simulated = request.hardware.simulated;
+  for (int count = 1; count <= most; count = count < node ? std::min(2 * count, node) : count + node) {
+    if (simulated && !check_num_ranks(*simulated, count).ok()) break;
     request.rank_counts.push_back(count);
+  }
   return true;
 }
 
@@ -108,6 +115,13 @@ ExitCode run_cards(const PlanOptions& options, SearchRequest request) {
   if (!cards.ok()) {
     print_errors({cards.error()});
     return ExitCode::kBadInput;
+  }
+  if (request.hardware.simulated) {
+    const int most = *std::max_element(cards->begin(), cards->end());
+    if (const Status fits = check_num_ranks(*request.hardware.simulated, most); !fits.ok()) {
+      print_errors({fits.error()});
+      return ExitCode::kBadInput;
+    }
   }
   std::vector<CardsRow> rows;
   bool any = false;

@@ -72,8 +72,9 @@ std::string wall_text(const SearchResult& result) {
 
 std::string plan_text(const SearchRequest& request, const SearchResult& result) {
   const int ranks = result.plans.empty() ? request.rank_counts.back() : result.plans[0].config.degrees.world();
-  std::string text =
-      heading(fmt::format("{} on {} x {}", request.model.name, ranks, request.hardware.device.name)) + "\n";
+  std::string text = heading(fmt::format("{} on {} x {}{}", request.model.name, ranks, request.hardware.device.name,
+                                         simulated_text(request.hardware))) +
+                     "\n";
   text += steps_text(request, result) + "\n";
   if (result.plans.empty()) {
     text += no_fit_text(result);
@@ -130,7 +131,9 @@ std::string cards_text(const SearchRequest& request, const std::vector<CardsRow>
                      format_bytes(row.result->plans[0].ledger.peak_total),
                      fmt::format("{:.0f}", row.result->plans[0].tokens_per_s)});
   }
-  return heading(fmt::format("{} on {}", request.model.name, request.hardware.device.name)) + table.to_string(2);
+  return heading(fmt::format("{} on {}{}", request.model.name, request.hardware.device.name,
+                             simulated_text(request.hardware))) +
+         table.to_string(2);
 }
 
 Json cards_json(const std::vector<CardsRow>& rows, const HardwareSpec& hardware) {

@@ -27,8 +27,9 @@ ExitCode run_reconcile(const ReconcileOptions& options) {
                       .against = options.against,
                       .set = options.common.set,
                       .hardware =
-                          [&options](const std::string& name) {
-                            return load_hardware(options.hardware.empty() ? name : options.hardware);
+                          [&options](RunConfig config) {
+                            if (!options.hardware.empty()) config.hardware.name = options.hardware;
+                            return load_run_hardware(config);
                           },
                       .model = load_model};
   const Result<PlannedRun> run = load_planned_run(load);

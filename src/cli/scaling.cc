@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "cli/machine.h"
 #include "cli/random_batch.h"
 #include "schedule/run_program.h"
 #include "spec/validate.h"
@@ -38,6 +39,7 @@ Result<std::vector<ScalingPoint>> measure_scaling(const LoadedRun& run, const st
     request.batch = random_batch(request.config, run.model.vocab, RandomTargets::kAll);
     request.updates = steps;
     request.want_gradients = false;
+    FIVEFOLD_ASSIGN(request.simulate, load_simulated_network(request.config.config));
     FIVEFOLD_ASSIGN(const ProbeResult result, engine->probe(request));
     std::vector<double> seconds(
         result.step_seconds.begin() + std::min<std::ptrdiff_t>(2, std::ssize(result.step_seconds) - 1),

@@ -65,13 +65,12 @@ Status write_text(const std::filesystem::path& path, const std::string& text) {
 
 // The folder with the complete configuration, the model and the plan.
 Result<RunPlan> make_run_directory(const std::filesystem::path& directory, const LoadedRun& run,
-                                   const std::string& model_config) {
+                                   const std::string& model_config, const HardwareSpec& hardware) {
   std::error_code error;
   std::filesystem::create_directories(directory, error);
   if (error) return Error{directory.string(), "cannot be created: " + error.message(), "choose another run.directory"};
   FIVEFOLD_TRY(write_text(directory / "config.toml", to_toml(run.config.config)));
   FIVEFOLD_TRY(write_text(directory / "config.json", model_config));
-  FIVEFOLD_ASSIGN(const HardwareSpec hardware, load_hardware(run.config.config.hardware.name));
   const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   FIVEFOLD_ASSIGN(RunPlan plan, make_run_plan(run.model, run.config, threads_per_rank(run.config, cores), &hardware));
   FIVEFOLD_TRY(write_plan_json(plan, directory));
@@ -84,7 +83,7 @@ Status report_run(const std::filesystem::path& directory, const CommonOptions& o
   FIVEFOLD_ASSIGN(
       const PlannedRun planned,
       load_planned_run(
-          {.run_directory = directory, .against = {}, .set = {}, .hardware = load_hardware, .model = load_model}));
+          {.run_directory = directory, .against = {}, .set = {}, .hardware = load_run_hardware, .model = load_model}));
   FIVEFOLD_TRY(write_trace(planned, directory));
   FIVEFOLD_TRY(write_tensorboard(planned.record.ranks[0], directory / "metrics"));
   if (options.json || options.quiet) return Ok{};
@@ -100,12 +99,13 @@ void report_step(const TrainProgress& step, int64_t every) {
                        step.learning_rate, step.tokens_per_s, step.updated ? "" : "  (no update)"));
 }
 
-TrainRequest train_request(const LoadedRun& run, const std::string& model_config,
+TrainRequest train_request(const LoadedRun& run, const std::string& model_config, const HardwareSpec& hardware,
                            const std::filesystem::path& directory) {
   TrainRequest request;
   request.model = run.model;
   request.model_config = model_config;
   request.config = run.config;
+  request.simulate = hardware.simulated;
   request.run_directory = directory;
   request.stop = &stop_requested;
   const int64_t every = std::max<int64_t>(1, run.config.config.log.every);
@@ -169,13 +169,15 @@ ExitCode run_train(TrainOptions options) {
   errors = options.scaling.empty() ? problems(run) : validate_engine(run.model, run.config.config);
   if (!errors.empty()) return bad_input(errors);
   if (!options.scaling.empty()) return print_scaling(options, run);
+  const Result<HardwareSpec> hardware = load_run_hardware(run.config.config);
+  if (!hardware.ok()) return bad_input({hardware.error()});
   const Result<EngineApi*> engine = load_engine();
   if (!engine.ok()) return bad_input({engine.error()});
 
   const std::filesystem::path directory =
       std::filesystem::path(run.config.config.run.directory) / run.config.config.run.name;
   const std::string model_config = write_model_config(run.model);
-  const Result<RunPlan> plan = make_run_directory(directory, run, model_config);
+  const Result<RunPlan> plan = make_run_directory(directory, run, model_config, *hardware);
   if (!plan.ok()) return bad_input({plan.error()});
   log_info(fmt::format("{}: {} parameters, {} ranks, predicted peak {} a rank", run.config.config.run.name,
                        format_count(plan->inventory.num_parameters()), run.config.degrees.world(),
@@ -188,7 +190,7 @@ ExitCode run_train(TrainOptions options) {
     return ExitCode::kDoesNotFit;
   }
   catch_stop_signals();
-  const Result<TrainResult> result = (*engine)->train(train_request(run, model_config, directory));
+  const Result<TrainResult> result = (*engine)->train(train_request(run, model_config, *hardware, directory));
   if (!result.ok()) return bad_input({result.error()});
   print_result(*result, directory, options.common.json);
   const Status reported = report_run(directory, options.common);

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "engine/calibrate_request.h"
 #include "record/run_record.h"
 #include "spec/enums.h"
+#include "spec/hardware.h"
 #include "spec/model.h"
 #include "spec/run_config_resolve.h"
 
@@ -52,6 +54,7 @@ struct ProbeRequest {
   bool want_parameters = false;  // after the updates
   bool want_hashes = true;       // after the updates; holds one unit's weights at a time, uncounted
   bool log_allocations = false;
+  std::optional<NetworkSpec> simulate;  // links that the ranks imitate
 };
 
 struct ProbeResult {
@@ -79,6 +82,7 @@ struct TrainRequest {
   ModelSpec model;
   std::string model_config;  // config.json of the model, as text
   ResolvedConfig config;
+  std::optional<NetworkSpec> simulate;      // links that the ranks imitate
   std::filesystem::path run_directory;      // exists
   const std::atomic<bool>* stop = nullptr;  // set by a signal handler: save and end after the step
   // Called on the first rank's thread.

@@ -160,6 +160,7 @@ Result<ProbeResult> run_probe(const ProbeRequest& request) {
   LocalOptions options;
   options.timeout_s = request.config.config.comm.timeout_s;
   options.send_mode = request.config.config.comm.rendezvous ? SendMode::kRendezvous : SendMode::kBuffered;
+  options.simulate = request.simulate;
   run_ranks(world, options, [&](int, Communicator& communicator) {
     MemoryLedger ledger(request.config.config.limits.memory);
     const RankThread thread(ledger, threads_per_rank(request.config, available_cores()));

@@ -26,6 +26,16 @@ LocalOptions delayed(uint32_t seed) {
   return options;
 }
 
+// Two nodes of two ranks, with latencies of some calls' own length.
+LocalOptions simulated() {
+  NetworkSpec network{.name = "test", .devices_per_node = 2, .ports = 1};
+  network.node_link.bytes_per_s.value = 1e9;
+  network.node_link.latency_s.value = 2e-5;
+  network.network.bytes_per_s.value = 1e8;
+  network.network.latency_s.value = 1e-4;
+  return {.simulate = network};
+}
+
 struct Trained {
   std::vector<double> losses;
   std::vector<std::vector<std::vector<float>>> weights;  // by rank, unit
@@ -55,7 +65,7 @@ const Layout kLayouts[] = {{.dp = 4, .zero = 0},
                            {.dp = 4, .zero = 2, .shard_size = 2, .accumulation = 2, .compute = "bf16"}};
 
 // Twenty steps on four ranks: three runs with calls delayed at random, one of them under rendezvous and one with every
-// new buffer full of NaN, end with the same losses and weights to the bit.
+// new buffer full of NaN, and one on a simulated network end with the same losses and weights to the bit.
 TEST(Session, E51RunsAreTheSameBitsWhateverTheTiming) {
   const ModelSpec model = tiny_model(TinyKind::kTiedQwen3, 3);
   const GlobalBatch batch = ragged_batch(model, {16, 3, 0, 7, 12, 5, 1, 9});
@@ -70,6 +80,7 @@ TEST(Session, E51RunsAreTheSameBitsWhateverTheTiming) {
     const Trained first = train(request("false"), 20, delayed(1));
     EXPECT_LT(first.losses.back(), first.losses.front());
     EXPECT_EQ(train(request("true"), 20, delayed(2)), first);
+    EXPECT_EQ(train(request("false"), 20, simulated()), first);
     const PoisonedAllocations poisoned;
     EXPECT_EQ(train(request("false"), 20, delayed(3)), first);
   }

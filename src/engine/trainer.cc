@@ -266,6 +266,7 @@ Result<TrainResult> run_training(const TrainRequest& request) {
   LocalOptions options;
   options.timeout_s = request.config.config.comm.timeout_s;
   options.send_mode = request.config.config.comm.rendezvous ? SendMode::kRendezvous : SendMode::kBuffered;
+  options.simulate = request.simulate;
   run_ranks(request.config.degrees.world(), options, [&](int, Communicator& communicator) {
     MemoryLedger ledger(request.config.config.limits.memory);
     const RankThread thread(ledger, threads_per_rank(request.config, available_cores()));

@@ -35,7 +35,7 @@ Result<PlannedRun> load_planned_run(const LoadPlannedRun& options) {
   FIVEFOLD_ASSIGN(const ResolvedConfig resolved, resolve(config, model));
   std::optional<HardwareSpec> hardware;
   if (options.hardware) {
-    FIVEFOLD_ASSIGN(hardware, options.hardware(config.hardware.name));
+    FIVEFOLD_ASSIGN(hardware, options.hardware(config));
   }
   FIVEFOLD_ASSIGN(RunPlan plan, make_run_plan(model, resolved, start.threads, hardware ? &*hardware : nullptr));
   return PlannedRun{std::move(plan), std::move(record)};

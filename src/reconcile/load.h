@@ -16,8 +16,8 @@ struct LoadPlannedRun {
   std::filesystem::path run_directory;
   std::filesystem::path against;  // a configuration to plan instead of the recorded one; empty: that one
   std::vector<std::string> set;   // KEY=VALUE on top of either
-  // Hardware of a name; nothing: times are not predicted.
-  std::function<Result<HardwareSpec>(const std::string& name)> hardware;
+  // Hardware of a configuration, simulated links included; nothing: times are not predicted.
+  std::function<Result<HardwareSpec>(const RunConfig& config)> hardware;
   // Model of another configuration.
   std::function<Result<ModelSpec>(const ModelConfig& model)> model;
 };

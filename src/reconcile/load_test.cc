@@ -58,7 +58,9 @@ TEST_F(LoadPlannedRunTest, PlansWhatWasAskedInstead) {
 }
 
 TEST_F(LoadPlannedRunTest, PassesErrorsOn) {
-  const auto unknown = [](const std::string& name) -> Result<HardwareSpec> { return Error{name, "is unknown", ""}; };
+  const auto unknown = [](const RunConfig& config) -> Result<HardwareSpec> {
+    return Error{config.hardware.name, "is unknown", ""};
+  };
   EXPECT_EQ(load_planned_run({.run_directory = folder_, .against = {}, .set = {}, .hardware = unknown, .model = {}})
                 .error()
                 .message(),

@@ -13,7 +13,7 @@ using Json = nlohmann::ordered_json;
 PlannedTime planned_time(const RunPlan& plan, const HardwareSpec& hardware) {
   PlannedTime time;
   const StepCost cost = predict_cost(plan.model, plan.inventory, plan.config, hardware);
-  time.hardware = hardware.name;
+  time.hardware = hardware.name + (hardware.simulated ? ", links of " + hardware.simulated->name : "");
   time.calibrated = !hardware.device.gemm.points.empty() && hardware.device.gemm.kind == Provenance::kMeasured;
   time.step_s = cost.seconds;
   time.timeline = step_timeline(plan.model, plan.inventory, plan.config, hardware);

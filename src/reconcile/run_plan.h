@@ -19,7 +19,7 @@
 namespace fivefold {
 
 struct PlannedTime {
-  std::string hardware;                 // name of the file
+  std::string hardware;                 // name of the file, and of the cluster whose links are imitated
   bool calibrated = false;              // its rates were measured, not published or assumed
   double step_s = 0;                    // in steady state
   PartSeconds parts;                    // their sum is step_s

@@ -228,7 +228,7 @@ struct CommConfig {
   CommBackend backend = CommBackend::kLocal;
   double timeout_s = 600.0;
   bool rendezvous = false;  // local: a send waits for its receive, as on NCCL
-  std::string simulate;     // local: a cluster of configs/ whose links are imitated; empty: none
+  std::string simulate;     // local: a cluster of configs/ or a hardware file whose links are imitated; empty: none
   bool operator==(const CommConfig&) const = default;
 };
 

@@ -144,7 +144,8 @@ constexpr ConfigKey kKeys[] = {
     KEY(comm, backend, kAny, "threads of one process, MPI, or NCCL"),
     KEY(comm, timeout_s, kPositive, "seconds after which a collective that does not end is an error"),
     KEY(comm, rendezvous, kAny, "local: a send waits for its receive, as on NCCL"),
-    KEY(comm, simulate, kAny, "local: a cluster whose links are imitated; empty: none"),
+    KEY(comm, simulate, kAny,
+        "local: a cluster that fivefold knows, or a hardware file, whose links are imitated; empty: none"),
 
     KEY(log, level, kAny, "which messages are printed"),
     KEY(log, every, kFromOne, "steps between printed lines"),

@@ -120,7 +120,6 @@ void check_settings(const RunConfig& config, std::vector<Error>& errors) {
   if (config.recompute.kind == RecomputeKind::kSelective) refuse("recompute.kind", "selective", "kind = full or none");
   if (config.comm.backend != CommBackend::kLocal)
     refuse("comm.backend", to_string(config.comm.backend), "backend = local");
-  if (!config.comm.simulate.empty()) refuse("comm.simulate", "simulated links", "simulate = \"\"");
   if (config.checkpoint.asynchronous) refuse("checkpoint.asynchronous", "an asynchronous save", "asynchronous = false");
 }
 

@@ -377,7 +377,6 @@ TEST(Validate, EngineRefusesLayoutsItOnlyPlans) {
        "precision.optimizer_state: the engine does not run 8bit (use optimizer_state = fp32)"},
       {"recompute.kind=selective", "recompute.kind: the engine does not run selective (use kind = full or none)"},
       {"comm.backend=mpi", "comm.backend: the engine does not run mpi (use backend = local)"},
-      {"comm.simulate=two-nodes", "comm.simulate: the engine does not run simulated links (use simulate = \"\")"},
       {"checkpoint.asynchronous=true",
        "checkpoint.asynchronous: the engine does not run an asynchronous save (use asynchronous = false)"},
   };

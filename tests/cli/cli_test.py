@@ -41,6 +41,13 @@ class Cli(unittest.TestCase):
             (["explain", "/nowhere.toml"], "/nowhere.toml"),
             ([*EXPLAIN, "--set", "parallel.zer=1"], "did you mean parallel.zero?"),
             ([*EXPLAIN, "--set", "parallel.ep=2"], "parallel.ep: 2 needs a model with experts"),
+            ([*EXPLAIN, "--set", "comm.simulate=dgx-h10"],
+             'comm.simulate: unknown name "dgx-h10"\n    -> did you mean dgx-h100?'),
+            ([*EXPLAIN, "--set", "comm.simulate=/nowhere.toml"], "comm.simulate: /nowhere.toml: no such file"),
+            ([*EXPLAIN, "--set", "comm.simulate=h100-sxm-80gb", "--set", "parallel.dp=16"],
+             "comm.simulate: h100-sxm-80gb is one node of 8 devices without a network, the run has 16 ranks\n"
+             "    -> use 8 ranks or fewer, or a cluster, for example simulate = dgx-h100"),
+            (["plan", *LLAMA, "--set", "comm.simulate=l4", "--cards", "1,64"], "the run has 64 ranks"),
             ([*EXPLAIN, "--compare", "parallel.zero"], "is not KEY=VALUE"),
             ([*EXPLAIN, "--compare", "parallel.zero=1,9"], "(with parallel.zero = 9)"),
         ]

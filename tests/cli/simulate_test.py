@@ -1,0 +1,86 @@
+#!/usr/bin/env python3
+"""Training on a simulated network: the same losses to the bit, steps that take what the links take, and a plan that
+knows it. The network is so slow that the machine's own speed hardly counts.
+
+    simulate_test.py PROGRAM
+"""
+
+import json
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+
+PROGRAM = str(pathlib.Path(sys.argv[1]).resolve())
+LATENCY_S = {"node": 1e-3, "network": 20e-3}
+CONFIG = """[run]
+name = "run"
+steps = 6
+[model]
+name = "demo-tiny"
+[parallel]
+dp = 4
+zero = 1
+threads = 1
+[batch]
+global = 4
+sequence = 32
+[data]
+train = "text.txt"
+[comm]
+simulate = "two-nodes.toml"
+"""
+
+
+def link(name):
+    source = 'kind = "assumed", source = "test"'
+    return f"""[{name}]
+bytes_per_s = {{ value = 1e12, {source} }}
+latency_s = {{ value = {LATENCY_S[name.split('.')[0]]}, {source} }}
+"""
+
+
+def fivefold(folder, command, *settings):
+    arguments = [word for setting in settings for word in ("--set", setting)]
+    run = subprocess.run([PROGRAM, *command, "--json", *arguments], cwd=folder, capture_output=True, text=True,
+                         timeout=200, stdin=subprocess.DEVNULL)
+    assert run.returncode == 0, f"exit {run.returncode} of {command}: {run.stderr[:600]}"
+    return json.loads(run.stdout)
+
+
+def train(folder, name, *settings):
+    """Losses, the median step after the first two, and the plan."""
+    fivefold(folder, ["train", "run.toml", "--quiet"], f"run.name={name}", *settings)
+    directory = folder / "runs" / name
+    lines = [json.loads(line) for line in sorted((directory / "record").glob("rank-*"))[0].read_text().splitlines()]
+    steps = [line for line in lines if line.get("line") == "step"]
+    assert len(steps) == 6, [line.get("line") for line in lines]
+    plan = json.loads((directory / "plan.json").read_text())
+    return [step["loss"] for step in steps], statistics.median(step["seconds"] for step in steps[2:]), plan["time"]
+
+
+def main():
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="fivefold-simulate-"))
+    (folder / "run.toml").write_text(CONFIG)
+    (folder / "text.txt").write_text("".join(f"line {i * i % 97} of a text, long enough\n" for i in range(400)))
+    (folder / "two-nodes.toml").write_text('gpu = "l4"\n[node]\ndevices = 2\n' + link("node.link") + link("network"))
+    # The count of tokens and the loss alone go up and down a tree over four ranks on two nodes: 4 latencies each.
+    for zero in (0, 1, 3):
+        losses, _, time = train(folder, f"plain-{zero}", f"parallel.zero={zero}", "comm.simulate=")
+        assert time["hardware"] == "this-machine", time["hardware"]
+        same, step_s, time = train(folder, f"zero-{zero}", f"parallel.zero={zero}")
+        assert same == losses, f"zero = {zero}: {same} instead of {losses}"
+        assert time["hardware"] == "this-machine, links of two-nodes", time["hardware"]
+        assert time["step"] > 4 * LATENCY_S["network"], time
+        assert step_s > 8 * LATENCY_S["network"], step_s
+        # Late threads of a busy machine only make it longer.
+        assert step_s > 0.75 * time["step"], f"zero = {zero}: {step_s} s a step, predicted {time['step']}"
+        print(f"zero = {zero}: {step_s:.3f} s a step, predicted {time['step']:.3f} s")
+    # Pairs of a node gather; only the sums over replicas cross.
+    _, hybrid_s, _ = train(folder, "hybrid", "parallel.zero=3", "parallel.shard_size=2")
+    assert hybrid_s < 0.75 * step_s, f"hybrid {hybrid_s} s, all four ranks {step_s} s"
+    print(f"zero = 3 over pairs: {hybrid_s:.3f} s a step")
+
+
+main()
