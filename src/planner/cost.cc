@@ -41,7 +41,12 @@ class StepClock {
   }
   // The gradient norm, at a moment that no rank is later than; then the rest of the step.
   void meet(double moment, const Observer& observer) {
+    const double begin = now_;
     add(TimePart::kBubble, std::max(0.0, moment - now_));
+    // The wait is part of the instruction, as it is when it is measured.
+    const Instruction& norm = program_->instructions[position_++];
+    execute(norm, observer);
+    if (observer) observer(norm, begin, now_, false);
     while (!done()) step(observer);
     add(TimePart::kOverhead, times_->rates().step_overhead_seconds());
   }

@@ -24,7 +24,7 @@ std::vector<Error> planner_scope(const ModelSpec& model, const RunConfig& config
                       fmt::format("use {}", hint)});
   };
   const ParallelConfig& parallel = config.parallel;
-  const std::pair<std::string_view, int> degrees[] = {{"cp", parallel.cp}, {"ep", parallel.ep}, {"etp", parallel.etp}};
+  const std::pair<std::string_view, int> degrees[] = {{"ep", parallel.ep}, {"etp", parallel.etp}};
   for (const auto& [name, degree] : degrees)
     if (degree > 1)
       refuse(fmt::format("parallel.{}", name), fmt::format("{} = {}", name, degree),

@@ -16,8 +16,8 @@ constexpr double kRssShare = 0.05;
 
 bool bounded_only(Account account) { return account == Account::kWorkspace || account == Account::kOther; }
 
-double total_allowance(const RunPlan& plan) {
-  return kTotalShare * static_cast<double>(plan.ledger.peak_total) +
+double total_allowance(const RunPlan& plan, int rank) {
+  return kTotalShare * static_cast<double>(plan.ledger_of(rank).peak_total) +
          static_cast<double>(kScratchPerThread * plan.threads);
 }
 
@@ -59,13 +59,13 @@ std::string account_cause(const RecordedSession& session, Account account, const
 }
 
 // The accounts whose bytes at the moment of the peak make up the difference, largest first.
-std::string total_cause(const RunPlan& plan, const RecordedSession& session, const PeakMoment& peak) {
+std::string total_cause(const Ledger& ledger, const RecordedSession& session, const PeakMoment& peak) {
   const auto step = std::find_if(session.steps.begin(), session.steps.end(),
                                  [&](const StepRecord& line) { return line.step == peak.step; });
   std::vector<std::pair<int64_t, Account>> parts;
   for (int i = 0; i < kNumAccounts; ++i) {
     const auto account = static_cast<Account>(i);
-    const int64_t difference = step->at_peak[account] - plan.ledger.at_peak[account];
+    const int64_t difference = step->at_peak[account] - ledger.at_peak[account];
     if (difference != 0) parts.emplace_back(difference, account);
   }
   std::sort(parts.begin(), parts.end(),
@@ -78,7 +78,8 @@ std::string total_cause(const RunPlan& plan, const RecordedSession& session, con
 }
 
 ReconcileRow process_row(const PlannedRun& run, const ProcessRecord& process, int rank) {
-  const double planned = static_cast<double>(run.plan.ledger.peak_total) * process.ranks;
+  double planned = 0;
+  for (int i = rank; i < rank + process.ranks; ++i) planned += static_cast<double>(run.plan.ledger_of(i).peak_total);
   const double libraries = static_cast<double>(run.plan.library_bytes);
   const double predicted = planned + libraries;
   ReconcileRow row{.section = RowSection::kMemory,
@@ -124,17 +125,17 @@ std::vector<ReconcileRow> memory_rows(const PlannedRun& run) {
     for (int i = 0; i < kNumAccounts; ++i) {
       const auto account = static_cast<Account>(i);
       const PeakMoment peak = peak_of(session, account);
-      const int64_t predicted = run.plan.ledger.peak[account];
+      const int64_t predicted = run.plan.ledger_of(rank.rank).peak[account];
       if (predicted == 0 && peak.bytes == 0) continue;
       rows.push_back(row("memory.peak." + std::string(to_string(account)), rank.rank, predicted, peak.bytes));
-      rows.back().bound = bounded_only(account) ? total_allowance(run.plan) : 0;
+      rows.back().bound = bounded_only(account) ? total_allowance(run.plan, rank.rank) : 0;
       rows.back().side = bounded_only(account) ? BoundSide::kAbove : BoundSide::kBoth;
       rows.back().cause = account_cause(session, account, peak, peak.bytes - predicted, sizes);
     }
     const PeakMoment total = peak_total_of(session);
-    rows.push_back(row("memory.peak_total", rank.rank, run.plan.ledger.peak_total, total.bytes));
-    rows.back().bound = total_allowance(run.plan);
-    rows.back().cause = total_cause(run.plan, session, total);
+    rows.push_back(row("memory.peak_total", rank.rank, run.plan.ledger_of(rank.rank).peak_total, total.bytes));
+    rows.back().bound = total_allowance(run.plan, rank.rank);
+    rows.back().cause = total_cause(run.plan.ledger_of(rank.rank), session, total);
     if (!session.processes.empty()) processes.push_back(process_row(run, session.processes.back(), rank.rank));
   }
   rows.insert(rows.end(), processes.begin(), processes.end());

@@ -50,11 +50,11 @@ std::vector<std::string> notes_of(const PlannedRun& run, const MeasuredTime& tim
 }  // namespace
 
 std::vector<ReconcileRow> program_rows(const PlannedRun& run) {
-  std::vector<RecordedInstruction> planned;
-  for (const Instruction& instruction : run.plan.program.instructions)
-    planned.push_back(as_recorded(instruction, run.plan.inventory));
   std::vector<ReconcileRow> rows;
   for (const RankRecord& rank : run.record.ranks) {
+    std::vector<RecordedInstruction> planned;
+    for (const Instruction& instruction : run.plan.program_of(rank.rank).instructions)
+      planned.push_back(as_recorded(instruction, run.plan.inventory));
     const std::vector<RecordedInstruction>& recorded = rank.sessions.back().program;
     const auto [left, right] = std::mismatch(planned.begin(), planned.end(), recorded.begin(), recorded.end());
     ReconcileRow row;

@@ -1,34 +1,68 @@
 #include "reconcile/run_plan.h"
 
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "planner/scope.h"
+#include "spec/rank_grid.h"
 
 namespace fivefold {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-PlannedTime planned_time(const RunPlan& plan, const HardwareSpec& hardware) {
+// Of one rank: its instructions grouped, which with what the steady state adds make up the step.
+PartSeconds parts_of_timeline(const std::vector<TimelineEntry>& timeline, const StepCost& cost) {
+  PartSeconds parts;
+  double sum = 0;
+  for (const TimelineEntry& entry : timeline) {
+    if (entry.communication) continue;
+    parts[part_of(entry.instruction.op)] += entry.end_s - entry.begin_s;
+    sum += entry.end_s - entry.begin_s;
+  }
+  parts[StepPart::kBetween] = cost[TimePart::kOverhead];
+  sum += cost[TimePart::kOverhead];
+  // The timeline is of a first step; a later one also meets the parameter gathers that the step before it left behind.
+  parts[StepPart::kExposedGathers] += cost.seconds - sum;
+  return parts;
+}
+
+PlannedTime planned_time(const RunPlan& plan, const StepCost& cost, const HardwareSpec& hardware) {
   PlannedTime time;
-  const StepCost cost = predict_cost(plan.model, plan.inventory, plan.config, hardware);
-  time.hardware = hardware.name + (hardware.simulated ? ", links of " + hardware.simulated->name : "");
+  time.hardware = hardware.name;
   time.calibrated = !hardware.device.gemm.points.empty() && hardware.device.gemm.kind == Provenance::kMeasured;
   time.step_s = cost.seconds;
   time.timeline = step_timeline(plan.model, plan.inventory, plan.config, hardware);
   time.peak_flops_per_s = peak_flops_per_s(plan.config, hardware);
-  double sum = 0;
-  for (const TimelineEntry& entry : time.timeline) {
-    if (entry.communication) continue;
-    time.parts[part_of(entry.instruction.op)] += entry.end_s - entry.begin_s;
-    sum += entry.end_s - entry.begin_s;
-  }
-  time.parts[StepPart::kBetween] = cost[TimePart::kOverhead];
-  sum += cost[TimePart::kOverhead];
-  // The timeline is of a first step; a later one also meets the parameter gathers that the step before it left behind.
-  time.parts[StepPart::kExposedGathers] += cost.seconds - sum;
+  time.parts = parts_of_timeline(time.timeline, cost);
   return time;
+}
+
+// Ranks of a data-parallel run are alike; where the model is split they are not.
+std::vector<RankPlan> plans_of_others(const RunPlan& plan, const StepCost* cost, const HardwareSpec* hardware) {
+  std::vector<RankPlan> others;
+  const Degrees& degrees = plan.config.degrees;
+  if (degrees.tp * degrees.cp * degrees.pp == 1) return others;
+  const RankGrid grid = RankGrid::create(degrees).value();
+  std::map<int, std::vector<TimelineEntry>> timelines;
+  for (int rank = 1; rank < degrees.world(); ++rank) {
+    RankPlan other{
+        .program = training_program(plan.inventory, plan.config, rank_stages(plan.model, plan.config, rank), rank),
+        .ledger = predict_memory(plan.model, plan.inventory, plan.config, rank),
+        .traffic = predict_traffic(plan.model, plan.inventory, plan.config, rank),
+        .parts = {},
+        .timeline = {}};
+    if (hardware) {
+      const int stage = grid.coordinates(rank).pp;
+      if (!timelines.contains(stage))
+        timelines[stage] = step_timeline(plan.model, plan.inventory, plan.config, *hardware, stage);
+      other.timeline = timelines[stage];
+      other.parts = parts_of_timeline(other.timeline, *cost);
+    }
+    others.push_back(std::move(other));
+  }
+  return others;
 }
 
 Json accounts_json(const AccountBytes& bytes) {
@@ -68,7 +102,10 @@ Result<RunPlan> make_run_plan(const ModelSpec& model, const ResolvedConfig& conf
   plan.ledger = predict_memory(model, plan.inventory, config);
   plan.traffic = predict_traffic(model, plan.inventory, config);
   plan.flops = step_flops(model, plan.inventory, config);
-  if (hardware) plan.time = planned_time(plan, *hardware);
+  std::optional<StepCost> cost;
+  if (hardware) cost = predict_cost(model, plan.inventory, config, *hardware);
+  if (hardware) plan.time = planned_time(plan, *cost, *hardware);
+  plan.others = plans_of_others(plan, cost ? &*cost : nullptr, hardware);
   if (hardware) plan.library_bytes = library_bytes(hardware->device, config.compute);
   return plan;
 }

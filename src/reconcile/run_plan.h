@@ -27,17 +27,39 @@ struct PlannedTime {
   double peak_flops_per_s = 0;          // of all ranks; 0: unknown
 };
 
+// What differs from rank to rank where the model is split.
+struct RankPlan {
+  Program program;
+  Ledger ledger;
+  std::vector<TrafficLine> traffic;
+  PartSeconds parts;                    // with hardware
+  std::vector<TimelineEntry> timeline;  // with hardware
+};
+
 struct RunPlan {
   ModelSpec model;
   Inventory inventory;
   ResolvedConfig config;
   int threads = 1;                   // of a rank
-  Program program;                   // of a step, alike on every rank
-  Ledger ledger;                     // of a rank
+  Program program;                   // of a step on rank 0
+  Ledger ledger;                     // of rank 0
   int64_t library_bytes = 0;         // of a process, beside what its ranks count; 0: not measured
-  std::vector<TrafficLine> traffic;  // of a rank and step
+  std::vector<TrafficLine> traffic;  // of a step on rank 0
+  std::vector<RankPlan> others;      // of ranks 1, 2, ...; none: all ranks are as rank 0
   StepFlops flops;                   // of a step, all ranks
-  std::optional<PlannedTime> time;   // nothing without hardware
+  std::optional<PlannedTime> time;   // nothing without hardware; parts and timeline of rank 0
+
+  const RankPlan* other(int rank) const {
+    return rank == 0 || others.empty() ? nullptr : &others[static_cast<size_t>(rank) - 1];
+  }
+  const Program& program_of(int rank) const { return other(rank) ? other(rank)->program : program; }
+  const Ledger& ledger_of(int rank) const { return other(rank) ? other(rank)->ledger : ledger; }
+  const std::vector<TrafficLine>& traffic_of(int rank) const { return other(rank) ? other(rank)->traffic : traffic; }
+  // REQUIRES: hardware is known.
+  const PartSeconds& parts_of(int rank) const { return other(rank) ? other(rank)->parts : time->parts; }
+  const std::vector<TimelineEntry>& timeline_of(int rank) const {
+    return other(rank) ? other(rank)->timeline : time->timeline;
+  }
 };
 
 // Errors: what the planner cannot predict yet.

@@ -140,7 +140,8 @@ std::vector<ReconcileRow> time_rows(const PlannedRun& run, const MeasuredTime& t
     if (computing_seconds(time.parts[i]) > computing_seconds(time.parts[pace])) pace = i;
   for (int i = 0; i < kNumStepParts && !time.parts.empty(); ++i) {
     const auto part = static_cast<StepPart>(i);
-    const std::optional<double> predicted = plan ? std::optional(plan->parts[part]) : std::nullopt;
+    const std::optional<double> predicted =
+        plan ? std::optional(run.plan.parts_of(static_cast<int>(pace))[part]) : std::nullopt;
     const double measured = time.parts[pace][part];
     if (predicted.value_or(0) == 0 && measured == 0) continue;
     rows.push_back(seconds_row("time." + std::string(to_string(part)), predicted, measured));
@@ -149,7 +150,8 @@ std::vector<ReconcileRow> time_rows(const PlannedRun& run, const MeasuredTime& t
   }
   const std::optional<double> predicted = plan ? std::optional(plan->step_s) : std::nullopt;
   rows.push_back(seconds_row("time.step", predicted, time.step_s));
-  rows.back().cause = plan && !time.parts.empty() ? attribution(time.parts[pace], plan->parts) : "";
+  rows.back().cause =
+      plan && !time.parts.empty() ? attribution(time.parts[pace], run.plan.parts_of(static_cast<int>(pace))) : "";
   rows.push_back(seconds_row("time.step_fastest", predicted, time.fastest_s));
   if (plan && plan->calibrated) rows.back().bound = kStepBound * *predicted;
   if (time.step_s - time.fastest_s > kNotableShare * time.step_s)

@@ -65,11 +65,11 @@ std::string steps_cause(const RecordedSession& session, const Amount& planned, c
 }  // namespace
 
 std::vector<ReconcileRow> traffic_rows(const PlannedRun& run) {
-  std::map<Key, Amount> plan;
-  for (const TrafficLine& line : run.plan.traffic)
-    plan[{line.kind, line.group, line.purpose}] = {line.calls, line.bytes};
   std::vector<ReconcileRow> rows;
   for (const RankRecord& rank : run.record.ranks) {
+    std::map<Key, Amount> plan;
+    for (const TrafficLine& line : run.plan.traffic_of(rank.rank))
+      plan[{line.kind, line.group, line.purpose}] = {line.calls, line.bytes};
     const RecordedSession& session = rank.sessions.back();
     const std::vector<std::map<Key, Amount>> measured = amounts_by_step(session);
     std::map<Key, Amount> keys = plan;

@@ -87,7 +87,7 @@ void add_planned(TraceBuilder& trace, const RunPlan& plan, int rank, const Recor
                  const TraceOptions& options) {
   for (const StepRecord* step : drawn_steps(session_of_first, options)) {
     const double begin = session_of_first.start.started_at + step->begin_s;
-    for (const TimelineEntry& entry : plan.time->timeline)
+    for (const TimelineEntry& entry : plan.timeline_of(rank))
       trace.span(kPlanned, entry.communication ? collectives_track(rank) : instructions_track(rank),
                  to_string(entry.instruction, plan.inventory), to_string(part_of(entry.instruction.op)),
                  begin + entry.begin_s, begin + entry.end_s, {{"step", step->step}});
