@@ -1,0 +1,150 @@
+// 300 random layouts of every split together: data parallelism with ZeRO and hybrid sharding, tensor and sequence
+// parallelism, context parallelism of each kind, pipelines under each schedule, accumulation, recompute and packed
+// documents. Each has the loss, gradients and pre-clip norm of one rank under SGD with unequal numbers of valid tokens;
+// of every other one memory and traffic are predicted exactly on each rank.
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "planner/ledger.h"
+#include "planner/traffic.h"
+#include "support/tiny_model.h"
+
+namespace fivefold::testing {
+namespace {
+
+constexpr int kLayouts = 300, kParts = 6;
+constexpr int64_t kRows = 8;
+constexpr double kReordered = 5e-6;  // as in tensor_parallel_test, over more sums
+
+struct Draw {
+  TinyKind kind;
+  bool packed;
+  Layout layout;
+  bool bf16_ledger;  // memory and traffic are compared in bf16
+};
+
+class Random {
+ public:
+  explicit Random(uint32_t seed) : engine_(seed) {}
+  int below(int n) { return static_cast<int>(engine_() % static_cast<uint32_t>(n)); }
+  template <typename T>
+  T one_of(std::initializer_list<T> values) {
+    return values.begin()[below(static_cast<int>(values.size()))];
+  }
+
+ private:
+  std::mt19937 engine_;
+};
+
+// Legal for models of 4 query heads and 4 layers on at most 16 ranks; eight rows a step.
+Draw draw(uint32_t seed) {
+  Random random(seed);
+  for (;;) {
+    Layout layout;
+    layout.dp = random.one_of({1, 1, 2, 4});
+    layout.tp = random.one_of({1, 1, 2, 4});
+    layout.cp = random.one_of({1, 1, 2, 4});
+    layout.pp = random.one_of({1, 1, 2, 3, 4});
+    if (layout.dp * layout.tp * layout.cp * layout.pp > 16) continue;
+    if (layout.tp * layout.cp * layout.pp == 1) continue;  // data parallelism alone has tests of its own
+    layout.sp = layout.tp > 1 && random.below(2) == 0;
+    layout.cp_kind = random.one_of({"ring", "all_gather", "ulysses"});
+    const auto heads = [&] { return 4 / layout.tp; };
+    if (layout.cp > 1 && layout.cp_kind == "ulysses" && (layout.cp > heads())) layout.cp_kind = "ring";
+    layout.zero = random.below(4);
+    if (layout.zero > 0 && layout.dp * layout.cp >= 4 && random.below(2) == 0) layout.shard_size = 2;
+    layout.micro = random.one_of({1, 1, 2});
+    layout.accumulation = static_cast<int>(kRows) / layout.dp / layout.micro;
+    layout.recompute_every = random.one_of({0, 0, 1, 2, 3});
+    if (layout.pp > 1) {
+      struct Kind {
+        const char* name;
+        int vpp;
+      };
+      const Kind kind = random.one_of<Kind>({{"naive", 1}, {"gpipe", 1}, {"1f1b", 1}, {"interleaved", 2}, {"zb1p", 1},
+                                             {"zb2p", 1}, {"zbv", 2}, {"v-half", 2}, {"v-min", 2}, {"dualpipev", 2}});
+      layout.schedule = kind.name;
+      layout.vpp = kind.vpp;
+      if (layout.schedule == "interleaved" && layout.accumulation % layout.pp != 0) continue;
+      if (layout.schedule == "dualpipev" && layout.accumulation < 2 * layout.pp) continue;
+      if (layout.pp * layout.vpp > 6) continue;  // embedding, four layers and head
+    }
+    return {random.one_of({TinyKind::kLlama, TinyKind::kTiedQwen3, TinyKind::kGpt2}), random.below(3) == 0, layout,
+            random.below(2) == 0};
+  }
+}
+
+GlobalBatch batch_of(const ModelSpec& model, bool packed) {
+  GlobalBatch batch = ragged_batch(model, {16, 3, 0, 7, 1, 16, 5, 0});
+  if (!packed) return batch;
+  const std::vector<std::vector<int32_t>> documents = {{5, 7, 4},     {16},       {1, 2, 13}, {11, 3, 1, 1},
+                                                       {2, 2, 2, 10}, {9, 7},     {15, 1},    {4, 4, 4, 4}};
+  batch.document_lengths = documents;
+  size_t at = 0;
+  for (const auto& row : documents)
+    for (const int32_t length : row)
+      for (int32_t i = 0; i < length; ++i) batch.positions[at++] = i;
+  return batch;
+}
+
+void expect_predicted(const ModelSpec& model, const ProbeRequest& request, const ProbeResult& result) {
+  const Inventory inventory = build_inventory(model);
+  for (size_t rank = 0; rank < result.memory.size(); ++rank) {
+    SCOPED_TRACE("rank " + std::to_string(rank));
+    const Ledger ledger = predict_memory(model, inventory, request.config, static_cast<int>(rank));
+    for (int a = 0; a < kNumAccounts; ++a) {
+      const auto account = static_cast<Account>(a);
+      if (account == Account::kWorkspace || account == Account::kOther) continue;
+      EXPECT_EQ(result.memory[rank].peak_by_account[static_cast<size_t>(a)], ledger.peak[account])
+          << to_string(account);
+    }
+    const std::vector<TrafficLine> traffic = predict_traffic(model, inventory, request.config, static_cast<int>(rank));
+    std::vector<TrafficLine> counted;
+    for (const RecordedTraffic& c : result.traffic[rank])
+      counted.push_back({c.kind, c.group, c.purpose, c.calls, c.bytes});
+    EXPECT_TRUE(counted == traffic);
+  }
+}
+
+class RandomLayouts : public ::testing::TestWithParam<int> {};
+
+TEST_P(RandomLayouts, HaveTheNumbersOfOneRank) {
+  std::map<std::pair<TinyKind, bool>, ProbeResult> of_one_rank;
+  for (int i = GetParam(); i < kLayouts; i += kParts) {
+    const Draw d = draw(static_cast<uint32_t>(1000 + i));
+    const ModelSpec model = tiny_model(d.kind, 4);
+    const GlobalBatch batch = batch_of(model, d.packed);
+    const std::vector<std::string> settings = {d.packed ? "batch.packing=documents" : "batch.packing=concatenate",
+                                               "optimizer.lr=0.05"};
+    SCOPED_TRACE("layout " + std::to_string(i) + ": " + to_string(d.kind) + (d.packed ? " packed " : " ") +
+                 d.layout.name());
+    const auto [one, fresh] = of_one_rank.try_emplace({d.kind, d.packed});
+    if (fresh) {
+      ProbeRequest request = tiny_request(model, batch, {.micro = 8}, settings);
+      one->second = probe(request);
+    }
+    ProbeRequest request = tiny_request(model, batch, d.layout, settings);
+    if (i % 2 == 0) request.updates = 1;
+    const ProbeResult result = probe(request);
+    EXPECT_EQ(result.valid_tokens, one->second.valid_tokens);
+    EXPECT_NEAR(result.loss, one->second.loss, 1e-6);
+    EXPECT_NEAR(result.grad_norm / one->second.grad_norm, 1, 1e-6);
+    EXPECT_LT(largest_difference(result.gradients, one->second.gradients), kReordered);
+    if (i % 2 == 0 && !d.bf16_ledger) expect_predicted(model, request, result);
+    if (i % 2 == 0 && d.bf16_ledger) {
+      Layout layout = d.layout;
+      layout.compute = "bf16";
+      ProbeRequest again = tiny_request(model, batch, layout, settings);
+      again.updates = 1;
+      again.want_gradients = false;
+      expect_predicted(model, again, probe(again));
+    }
+    if (HasFailure()) return;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Parts, RandomLayouts, ::testing::Range(0, kParts));
+
+}  // namespace
+}  // namespace fivefold::testing
