@@ -24,6 +24,13 @@ std::vector<Layout> layouts(const std::string& compute) {
     }
     if (zero > 0) all.push_back({.dp = 4, .zero = zero, .shard_size = 2, .micro = 1, .compute = compute});
   }
+  for (const bool sp : {false, true})
+    all.push_back({.dp = 2, .zero = 2, .micro = 2, .compute = compute, .tp = 2, .sp = sp});
+  for (const char* kind : {"ring", "all_gather", "ulysses"})
+    all.push_back({.dp = 1, .zero = 1, .micro = 1, .accumulation = 4, .compute = compute, .cp = 2, .cp_kind = kind});
+  for (const char* schedule : {"1f1b", "zb1p"})
+    all.push_back(
+        {.dp = 2, .zero = 1, .micro = 1, .accumulation = 2, .compute = compute, .pp = 2, .schedule = schedule});
   return all;
 }
 

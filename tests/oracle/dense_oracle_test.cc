@@ -50,6 +50,27 @@ std::vector<Layout> layouts() {
     all.push_back({.dp = 1, .zero = 0, .micro = 4, .recompute_every = 1, .tp = 4, .sp = sp});
     all.push_back({.dp = 4, .zero = 3, .shard_size = 2, .micro = 1, .tp = 2, .sp = sp});
   }
+  // Context parallelism of each kind, pipelines, and mixes.
+  for (const char* kind : {"ring", "all_gather", "ulysses"}) {
+    all.push_back({.dp = 2, .zero = 2, .micro = 2, .cp = 2, .cp_kind = kind});
+    all.push_back({.dp = 1, .zero = 3, .micro = 1, .accumulation = 4, .recompute_every = 1, .cp = 4, .cp_kind = kind});
+  }
+  for (const char* schedule : {"1f1b", "zb1p"}) {
+    all.push_back({.dp = 2, .zero = 1, .micro = 1, .accumulation = 2, .pp = 2, .schedule = schedule});
+    all.push_back({.dp = 1, .zero = 3, .micro = 1, .accumulation = 4, .pp = 4, .schedule = schedule});
+  }
+  all.push_back({.dp = 1, .zero = 0, .micro = 1, .accumulation = 4, .pp = 2, .vpp = 2, .schedule = "zbv"});
+  all.push_back({.dp = 2, .zero = 2, .micro = 1, .accumulation = 2, .tp = 2, .sp = true, .pp = 2});
+  all.push_back({.dp = 1,
+                 .zero = 1,
+                 .micro = 1,
+                 .accumulation = 4,
+                 .tp = 2,
+                 .pp = 2,
+                 .vpp = 2,
+                 .schedule = "dualpipev",
+                 .cp = 2,
+                 .cp_kind = "ring"});
   return all;
 }
 
@@ -82,7 +103,8 @@ TEST_P(DenseOracle, GradientsAndSgdUpdatesUnderEveryLayout) {
   const nlohmann::json sgd = expected(reference_)["sgd"];
   double worst_gradient = 0;
   for (const Layout& layout : layouts()) {
-    if (reference_.model.layers[0].mixer.num_heads % layout.tp != 0) continue;
+    const int64_t heads = reference_.model.layers[0].mixer.num_heads;
+    if (heads % layout.tp != 0 || (layout.cp_kind == "ulysses" && heads % layout.cp != 0)) continue;
     SCOPED_TRACE(layout.name());
     ProbeRequest request = probe_request(
         reference_, layout,
