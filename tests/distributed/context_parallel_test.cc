@@ -5,8 +5,7 @@
 
 #include <cmath>
 
-#include "planner/ledger.h"
-#include "planner/traffic.h"
+#include "support/predicted.h"
 #include "support/tiny_model.h"
 
 namespace fivefold::testing {
@@ -130,26 +129,7 @@ TEST_P(ContextParallelRun, PredictedEqualsCounted) {
       request.updates = 1;
       request.want_gradients = false;
       const ProbeResult result = probe(request);
-      for (size_t rank = 0; rank < result.memory.size(); ++rank) {
-        SCOPED_TRACE("rank " + std::to_string(rank));
-        const Ledger ledger = predict_memory(model_, inventory, request.config, static_cast<int>(rank));
-        for (int a = 0; a < kNumAccounts; ++a) {
-          const auto account = static_cast<Account>(a);
-          if (account == Account::kWorkspace || account == Account::kOther) continue;
-          EXPECT_EQ(result.memory[rank].peak_by_account[static_cast<size_t>(a)], ledger.peak[account])
-              << to_string(account);
-        }
-        const std::vector<TrafficLine> traffic =
-            predict_traffic(model_, inventory, request.config, static_cast<int>(rank));
-        ASSERT_EQ(result.traffic[rank].size(), traffic.size());
-        for (size_t i = 0; i < traffic.size(); ++i) {
-          const RecordedTraffic& c = result.traffic[rank][i];
-          EXPECT_EQ((TrafficLine{c.kind, c.group, c.purpose, c.calls, c.bytes}), traffic[i])
-              << to_string(c.kind) << " " << to_string(c.group) << " " << to_string(c.purpose) << " " << c.calls << " "
-              << c.bytes << "; predicted " << to_string(traffic[i].kind) << " " << traffic[i].calls << " "
-              << traffic[i].bytes;
-        }
-      }
+      expect_predicted(model_, inventory, request, result);
       if (HasFailure()) return;
     }
   }

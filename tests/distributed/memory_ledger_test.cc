@@ -4,8 +4,7 @@
 
 #include <cstdlib>
 
-#include "planner/ledger.h"
-#include "planner/traffic.h"
+#include "support/predicted.h"
 #include "support/reference_run.h"
 
 namespace fivefold::testing {
@@ -165,18 +164,6 @@ std::string describe(const Shape& shape, const Case& c) {
          (c.sp ? " sp" : "");
 }
 
-void compare_traffic(const std::vector<RecordedTraffic>& counted, const std::vector<TrafficLine>& predicted) {
-  ASSERT_EQ(counted.size(), predicted.size());
-  for (size_t i = 0; i < counted.size(); ++i) {
-    const RecordedTraffic& c = counted[i];
-    EXPECT_EQ((TrafficLine{c.kind, c.group, c.purpose, c.calls, c.bytes}), predicted[i])
-        << to_string(c.kind) << " " << to_string(c.group) << " " << to_string(c.purpose) << ": counted " << c.calls
-        << " calls, " << c.bytes << " bytes; predicted " << to_string(predicted[i].kind) << " "
-        << to_string(predicted[i].group) << " " << to_string(predicted[i].purpose) << " " << predicted[i].calls
-        << " calls, " << predicted[i].bytes << " bytes";
-  }
-}
-
 class MemoryLedger : public ::testing::TestWithParam<Shape> {};
 
 TEST_P(MemoryLedger, PredictedEqualsCountedOnEveryRank) {
@@ -194,22 +181,7 @@ TEST_P(MemoryLedger, PredictedEqualsCountedOnEveryRank) {
     request.updates = 1;
     request.want_gradients = false;
     const ProbeResult result = engine->probe(request).value();
-    for (size_t rank = 0; rank < result.memory.size(); ++rank) {
-      SCOPED_TRACE("rank " + std::to_string(rank));
-      const Ledger ledger = predict_memory(model, inventory, request.config, static_cast<int>(rank));
-      const std::vector<TrafficLine> traffic =
-          predict_traffic(model, inventory, request.config, static_cast<int>(rank));
-      const RankMemory& memory = result.memory[rank];
-      for (int a = 0; a < kNumAccounts; ++a) {
-        const auto account = static_cast<Account>(a);
-        if (account == Account::kWorkspace || account == Account::kOther) continue;
-        EXPECT_EQ(memory.peak_by_account[static_cast<size_t>(a)], ledger.peak[account]) << to_string(account);
-      }
-      // The whole, workspace included: 1 % and 4 MiB per thread.
-      EXPECT_NEAR(static_cast<double>(memory.peak_total), static_cast<double>(ledger.peak_total),
-                  0.01 * static_cast<double>(ledger.peak_total) + 4.0 * 1024 * 1024);
-      compare_traffic(result.traffic[rank], traffic);
-    }
+    expect_predicted(model, inventory, request, result);
     if (::testing::Test::HasFailure()) return;
     ++configurations;
   }

@@ -8,8 +8,7 @@
 #include <map>
 #include <random>
 
-#include "planner/ledger.h"
-#include "planner/traffic.h"
+#include "support/predicted.h"
 #include "support/tiny_model.h"
 
 namespace fivefold::testing {
@@ -98,25 +97,6 @@ GlobalBatch batch_of(const ModelSpec& model, bool packed) {
   return batch;
 }
 
-void expect_predicted(const ModelSpec& model, const ProbeRequest& request, const ProbeResult& result) {
-  const Inventory inventory = build_inventory(model);
-  for (size_t rank = 0; rank < result.memory.size(); ++rank) {
-    SCOPED_TRACE("rank " + std::to_string(rank));
-    const Ledger ledger = predict_memory(model, inventory, request.config, static_cast<int>(rank));
-    for (int a = 0; a < kNumAccounts; ++a) {
-      const auto account = static_cast<Account>(a);
-      if (account == Account::kWorkspace || account == Account::kOther) continue;
-      EXPECT_EQ(result.memory[rank].peak_by_account[static_cast<size_t>(a)], ledger.peak[account])
-          << to_string(account);
-    }
-    const std::vector<TrafficLine> traffic = predict_traffic(model, inventory, request.config, static_cast<int>(rank));
-    std::vector<TrafficLine> counted;
-    for (const RecordedTraffic& c : result.traffic[rank])
-      counted.push_back({c.kind, c.group, c.purpose, c.calls, c.bytes});
-    EXPECT_TRUE(counted == traffic);
-  }
-}
-
 // Norm of the difference to the fp32 gradients, by tensor.
 std::vector<double> errors(const ProbeResult& run, const ProbeResult& right) {
   std::vector<double> result;
@@ -155,7 +135,7 @@ TEST_P(RandomLayouts, HaveTheNumbersOfOneRank) {
     EXPECT_NEAR(result.loss, one->second.loss, 1e-6);
     EXPECT_NEAR(result.grad_norm / one->second.grad_norm, 1, 1e-6);
     EXPECT_LT(largest_difference(result.gradients, one->second.gradients), kReordered);
-    if (i % 2 == 0 && !d.bf16_ledger) expect_predicted(model, request, result);
+    if (i % 2 == 0 && !d.bf16_ledger) expect_predicted(model, build_inventory(model), request, result);
     // In bf16 the error against fp32 is at most twice that of one bf16 rank, per tensor.
     if (d.bf16_ledger) {
       const auto [rounded, first] = of_one_bf16_rank.try_emplace({d.kind, d.packed});
@@ -165,7 +145,7 @@ TEST_P(RandomLayouts, HaveTheNumbersOfOneRank) {
       ProbeRequest again = tiny_request(model, batch, layout, settings);
       again.updates = 1;
       const ProbeResult bf16 = probe(again);
-      if (i % 2 == 0) expect_predicted(model, again, bf16);
+      if (i % 2 == 0) expect_predicted(model, build_inventory(model), again, bf16);
       const std::vector<double> found = errors(bf16, one->second), allowed = errors(rounded->second, one->second);
       for (size_t t = 0; t < found.size(); ++t)
         EXPECT_LE(found[t], 2 * std::max(allowed[t], 1e-3 * norm(one->second.gradients)))
