@@ -122,14 +122,16 @@ class StepClock {
 
   // What is sent leaves when what is under way before it is over.
   void send(const Instruction& instruction, const Observer& observer) {
-    const double begin = start(times_->transfer());
+    const LinkSeconds& transfer = times_->transfer(rank_, instruction.peer);
+    const double begin = start(transfer);
     (*mail_)[{rank_, instruction.peer}].push_back(communication_free_);
-    if (observer && times_->transfer().seconds > 0) observer(instruction, begin, communication_free_, true);
+    if (observer && transfer.seconds > 0) observer(instruction, begin, communication_free_, true);
   }
   // Of the time until it arrives, that of the transfer itself is communication, the rest the other stage's.
   void receive(const Instruction& instruction) {
     std::deque<double>& messages = (*mail_)[{instruction.peer, rank_}];
-    const double late = std::max(0.0, messages.front() - now_), moving = std::min(late, times_->transfer().seconds);
+    const double transfer = times_->transfer(instruction.peer, rank_).seconds;
+    const double late = std::max(0.0, messages.front() - now_), moving = std::min(late, transfer);
     messages.pop_front();
     add(TimePart::kBubble, late - moving);
     add(TimePart::kExposedCommunication, moving);

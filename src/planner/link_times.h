@@ -22,8 +22,10 @@ class LinkTimes {
   // A CPU's ranks are threads of one machine: its own links are those of a node.
   LinkTimes(const HardwareSpec& hardware, const RankGrid& grid);
 
-  // Of the slowest group of the kind. `bytes`: of the full tensor.
+  // Of the slowest group of the kind; of a send, to the member that is farthest away. `bytes`: of the full tensor.
   LinkSeconds operator()(CollectiveKind kind, GroupKind group, double bytes) const;
+  // Of a send from position `from` of a group to `to`, in the group where they are farthest apart.
+  LinkSeconds send(GroupKind group, int from, int to, double bytes) const;
 
  private:
   struct Level {
@@ -31,8 +33,10 @@ class LinkTimes {
     std::array<GroupShape, kNumGroupKinds> shapes;  // the most spread-out group of each kind
   };
 
-  static Level level(NetworkSpec network, const RankGrid& grid);
+  // Of the slower level, whose groups have these shapes.
+  LinkSeconds slower(CollectiveKind kind, const std::vector<GroupShape>& shapes, double bytes) const;
 
+  RankGrid grid_;
   std::vector<Level> levels_;  // the hardware's, then the simulated
 };
 

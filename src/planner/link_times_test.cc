@@ -48,6 +48,21 @@ TEST(LinkTimes, TheSlowestGroupCounts) {
               1e-2 + 1e8 / 1e8, 1e-9);
 }
 
+// Four stages on two nodes: of three hops only the second leaves a node.
+TEST(LinkTimes, ASendTakesTheLinkBetweenItsRanks) {
+  const RankGrid stages = RankGrid::create({.pp = 4}).value();
+  const LinkTimes links(two_by_two(), stages);
+  EXPECT_NEAR(links.send(GroupKind::kPp, 0, 1, 1e8).seconds, 1e-3 + 1e8 / 1e9, 1e-9);
+  EXPECT_NEAR(links.send(GroupKind::kPp, 2, 1, 1e8).seconds, 1e-2 + 1e8 / 1e8, 1e-9);
+  EXPECT_NEAR(links.send(GroupKind::kPp, 3, 2, 1e8).seconds, 1e-3 + 1e8 / 1e9, 1e-9);
+  // Three ranks a stage: stages 0 and 1 are 0, 1, 2 and 3, 4, 5, and 0 -> 3, 1 -> 4, 2 -> 5 leave their nodes, but on
+  // nodes of four 0 -> 3 does not: the others count.
+  HardwareSpec four = two_by_two();
+  four.devices_per_node = 4;
+  const LinkTimes wide(four, RankGrid::create({.dp = 3, .pp = 2}).value());
+  EXPECT_NEAR(wide.send(GroupKind::kPp, 0, 1, 1e8).seconds, 1e-2 + 1e8 / 1e8, 1e-9);
+}
+
 // On a CPU the machine is one node for any number of ranks.
 TEST(LinkTimes, RanksOfACpuShareAMachine) {
   const LinkTimes links(laptop(), grid(4, 4));

@@ -28,8 +28,11 @@ UnitTimes::UnitTimes(const ModelSpec& model, const Inventory& inventory, const R
     if (bytes > 0)
       partial_sums_ += links_(CollectiveKind::kAllReduce, group_of(over), static_cast<double>(bytes)).seconds;
   }
-  transfer_ = links_(CollectiveKind::kSend, GroupKind::kPp,
-                     static_cast<double>(tape_.stream_tokens() * model.hidden * dtype_bytes(config.compute)));
+  num_pipeline_ranks_ = config.degrees.pp;
+  const auto message = static_cast<double>(tape_.stream_tokens() * model.hidden * dtype_bytes(config.compute));
+  for (int from = 0; from < num_pipeline_ranks_; ++from)
+    for (int to = 0; to < num_pipeline_ranks_; ++to)
+      transfers_.push_back(from == to ? LinkSeconds{} : links_.send(GroupKind::kPp, from, to, message));
 }
 
 double UnitTimes::pass_seconds(const Unit& unit, const UnitOperations& operations, Pass pass, int count) const {

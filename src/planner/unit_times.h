@@ -37,7 +37,10 @@ class UnitTimes {
   const Rates& rates() const { return rates_; }
   const LinkSeconds& scalar_all_reduce() const { return scalar_all_reduce_; }
   double partial_sums() const { return partial_sums_; }
-  const LinkSeconds& transfer() const { return transfer_; }  // of activations, or of their gradient, to a neighbour
+  // Of activations, or of their gradient, from one pipeline rank to another.
+  const LinkSeconds& transfer(int from, int to) const {
+    return transfers_[static_cast<size_t>(from) * static_cast<size_t>(num_pipeline_ranks_) + static_cast<size_t>(to)];
+  }
   int num_units() const { return static_cast<int>(seconds_.size()); }
 
  private:
@@ -56,7 +59,8 @@ class UnitTimes {
   std::vector<UnitSeconds> seconds_;
   LinkSeconds scalar_all_reduce_;
   double partial_sums_ = 0;
-  LinkSeconds transfer_;
+  int num_pipeline_ranks_ = 1;
+  std::vector<LinkSeconds> transfers_;  // by sender and receiver
 };
 
 }  // namespace fivefold
