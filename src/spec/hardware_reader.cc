@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "spec/toml_number.h"
+
 namespace fivefold {
 namespace {
 
@@ -50,7 +52,7 @@ double HardwareReader::checked_number(const std::string& key, const toml::node& 
     fail(key, "expected a number");
     return 1.0;
   }
-  const double x = node.value<double>().value_or(0.0);
+  const double x = toml_number(node);
   if (x > 0.0 && x <= kMaxNumber) return x;
   if (x > kMaxNumber)
     fail(key, fmt::format("{} is out of range", x), fmt::format("at most {}", kMaxNumber));

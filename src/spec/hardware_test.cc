@@ -82,6 +82,15 @@ TEST(Hardware, CollectiveCurveHoldsMeasuredTimes) {
   FAIL() << "no point of 1 GiB";
 }
 
+// Rates are written without exponent below 1e16, so that above 2^53 they look like integers.
+TEST(Hardware, RateAbove2To53SurvivesWritingAndReading) {
+  HardwareSpec fast = named("h200-sxm-141gb");
+  fast.device.peak_flops_per_s.fp8.value = 9.894e15;
+  const auto again = parse_hardware(write_hardware(fast), "fast.toml");
+  ASSERT_TRUE(again.ok()) << again.error().message();
+  EXPECT_EQ(again->device, fast.device);
+}
+
 // What calibrate makes of a CPU: no maker's figures, all curves, text that needs escaping.
 TEST(Hardware, MeasuredMachineSurvivesWritingAndReading) {
   const auto measured = [](double value) {

@@ -13,6 +13,7 @@
 #include "base/text.h"
 #include "spec/run_config_io.h"
 #include "spec/run_config_keys.h"
+#include "spec/toml_number.h"
 
 namespace fivefold {
 namespace {
@@ -66,7 +67,7 @@ struct Assign {
   }
   bool number(const toml::node& from, double* field) const {
     if (!from.is_number()) return false;
-    const double value = *from.value<double>();
+    const double value = toml_number(from);
     if (!std::isfinite(value) || !in_range(value)) return false;
     *field = value;
     return true;

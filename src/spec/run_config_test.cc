@@ -211,6 +211,13 @@ TEST(RunConfig, CompleteFileReadsBackToTheSame) {
   EXPECT_EQ(to_toml(parsed(text)), text);
 }
 
+// toml++ has no double for an integer beyond 2^53.
+TEST(RunConfig, AWholeNumberIsAnyNumber) {
+  EXPECT_EQ(with("optimizer.clip=2").optimizer.clip, 2.0);
+  EXPECT_EQ(with("optimizer.clip=9894000000000000").optimizer.clip, 9.894e15);
+  EXPECT_EQ(with("optimizer.clip=9223372036854775807").optimizer.clip, 0x1p63);
+}
+
 // Every key, set to something else than its default, is written and read: a field missing from the table would be lost.
 TEST(RunConfig, EveryKeyChangesTheConfiguration) {
   const RunConfig defaults;
