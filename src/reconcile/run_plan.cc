@@ -30,7 +30,7 @@ PartSeconds parts_of_timeline(const std::vector<TimelineEntry>& timeline, const 
 
 PlannedTime planned_time(const RunPlan& plan, const StepCost& cost, const HardwareSpec& hardware) {
   PlannedTime time;
-  time.hardware = hardware.name;
+  time.hardware = hardware.name + (hardware.simulated ? ", links of " + hardware.simulated->name : "");
   time.calibrated = !hardware.device.gemm.points.empty() && hardware.device.gemm.kind == Provenance::kMeasured;
   time.step_s = cost.seconds;
   time.timeline = step_timeline(plan.model, plan.inventory, plan.config, hardware);
