@@ -16,6 +16,7 @@ struct Call {
   Purpose purpose;
   Buffer input{};  // all_reduce, broadcast: the same as output. Unused by transfers and barrier.
   Buffer output{};
+  std::vector<InOut> more{};  // further buffers of a joined call
   Reduction reduction = Reduction::kSum;
   Output output_mode = Output::kOverwrite;
   int root = 0;
@@ -27,6 +28,11 @@ struct Call {
   // Set by the transport in program order.
   std::vector<CallRecord> records{};  // one, or one per transfer
   std::vector<int64_t> tickets{};     // of the records in the flight recorder
+
+  size_t num_buffers() const { return 1 + more.size(); }
+  InOut buffer(size_t i) const { return i == 0 ? InOut{input, output} : more[i - 1]; }
+  int64_t input_bytes() const;   // of all buffers
+  int64_t output_bytes() const;  // of all buffers
 };
 
 // Bytes that this rank sends in a collective; docs/communication.md. REQUIRES: no transfers.

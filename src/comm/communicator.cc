@@ -69,32 +69,53 @@ Communicator::Communicator(Group world, std::shared_ptr<CommCounters> counters,
 
 Work Communicator::all_reduce(const Group& group, const Buffer& data, Reduction reduction, Purpose purpose,
                               const CallOptions& options) {
-  check_buffer(data);
-  FIVEFOLD_CHECK(can_be_reduced(data.dtype));
+  return all_reduce(group, std::vector<Buffer>{data}, reduction, purpose, options);
+}
+
+Work Communicator::all_reduce(const Group& group, const std::vector<Buffer>& data, Reduction reduction, Purpose purpose,
+                              const CallOptions& options) {
+  if (data.empty()) return Work();
+  std::vector<InOut> buffers;
+  for (const Buffer& buffer : data) {
+    check_buffer(buffer);
+    FIVEFOLD_CHECK(can_be_reduced(buffer.dtype) && buffer.dtype == data.front().dtype);
+    buffers.push_back({buffer, buffer});
+  }
   return submit({.kind = CollectiveKind::kAllReduce,
                  .group = group,
                  .purpose = purpose,
-                 .input = data,
-                 .output = data,
+                 .input = buffers.front().input,
+                 .output = buffers.front().output,
+                 .more = {buffers.begin() + 1, buffers.end()},
                  .reduction = reduction,
                  .options = options});
 }
 
 Work Communicator::reduce_scatter(const Group& group, const Buffer& input, const Buffer& output, Reduction reduction,
                                   Purpose purpose, const CallOptions& options, Output mode) {
-  check_buffer(input);
-  check_buffer(output);
-  FIVEFOLD_CHECK(can_be_reduced(input.dtype));
-  FIVEFOLD_CHECK(input.count() == output.count() * group.size());
-  const bool half_precision = input.dtype == DType::kBFloat16 || input.dtype == DType::kFloat16;
-  FIVEFOLD_CHECK(output.dtype == input.dtype || (half_precision && output.dtype == DType::kFloat32));
-  const bool in_place = output.dtype == input.dtype && is_chunk(output, input, group.rank());
-  FIVEFOLD_CHECK(apart(input, output) || (in_place && mode == Output::kOverwrite));
+  return reduce_scatter(group, std::vector<InOut>{{input, output}}, reduction, purpose, options, mode);
+}
+
+Work Communicator::reduce_scatter(const Group& group, const std::vector<InOut>& buffers, Reduction reduction,
+                                  Purpose purpose, const CallOptions& options, Output mode) {
+  if (buffers.empty()) return Work();
+  for (const auto& [input, output] : buffers) {
+    check_buffer(input);
+    check_buffer(output);
+    FIVEFOLD_CHECK(input.dtype == buffers.front().input.dtype && output.dtype == buffers.front().output.dtype);
+    FIVEFOLD_CHECK(can_be_reduced(input.dtype));
+    FIVEFOLD_CHECK(input.count() == output.count() * group.size());
+    const bool half_precision = input.dtype == DType::kBFloat16 || input.dtype == DType::kFloat16;
+    FIVEFOLD_CHECK(output.dtype == input.dtype || (half_precision && output.dtype == DType::kFloat32));
+    const bool in_place = output.dtype == input.dtype && is_chunk(output, input, group.rank());
+    FIVEFOLD_CHECK(apart(input, output) || (in_place && mode == Output::kOverwrite));
+  }
   return submit({.kind = CollectiveKind::kReduceScatter,
                  .group = group,
                  .purpose = purpose,
-                 .input = input,
-                 .output = output,
+                 .input = buffers.front().input,
+                 .output = buffers.front().output,
+                 .more = {buffers.begin() + 1, buffers.end()},
                  .reduction = reduction,
                  .output_mode = mode,
                  .options = options});
@@ -102,15 +123,25 @@ Work Communicator::reduce_scatter(const Group& group, const Buffer& input, const
 
 Work Communicator::all_gather(const Group& group, const Buffer& input, const Buffer& output, Purpose purpose,
                               const CallOptions& options) {
-  check_buffer(input);
-  check_buffer(output);
-  FIVEFOLD_CHECK(input.dtype == output.dtype && output.bytes == input.bytes * group.size());
-  FIVEFOLD_CHECK(apart(input, output) || is_chunk(input, output, group.rank()));
+  return all_gather(group, std::vector<InOut>{{input, output}}, purpose, options);
+}
+
+Work Communicator::all_gather(const Group& group, const std::vector<InOut>& buffers, Purpose purpose,
+                              const CallOptions& options) {
+  if (buffers.empty()) return Work();
+  for (const auto& [input, output] : buffers) {
+    check_buffer(input);
+    check_buffer(output);
+    FIVEFOLD_CHECK(input.dtype == buffers.front().input.dtype);
+    FIVEFOLD_CHECK(input.dtype == output.dtype && output.bytes == input.bytes * group.size());
+    FIVEFOLD_CHECK(apart(input, output) || is_chunk(input, output, group.rank()));
+  }
   return submit({.kind = CollectiveKind::kAllGather,
                  .group = group,
                  .purpose = purpose,
-                 .input = input,
-                 .output = output,
+                 .input = buffers.front().input,
+                 .output = buffers.front().output,
+                 .more = {buffers.begin() + 1, buffers.end()},
                  .options = options});
 }
 

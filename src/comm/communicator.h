@@ -120,6 +120,11 @@ struct CallOptions {
   std::shared_ptr<const void> keep_alive{};
 };
 
+// What a rank hands over to a collective and what it gets, of one of the buffers of a joined call.
+struct InOut {
+  Buffer input, output;
+};
+
 // One part of a batch: a send or a receive.
 struct PeerTransfer {
   CollectiveKind kind;  // kSend or kRecv
@@ -161,6 +166,15 @@ class Communicator {
   // `output` becomes everybody's `input` in group order. `input` is either apart from `output` or exactly this rank's
   // chunk of it. REQUIRES: output bytes = n * input bytes, equal dtypes. Bytes sent: (n-1) input bytes.
   Work all_gather(const Group& group, const Buffer& input, const Buffer& output, Purpose purpose,
+                  const CallOptions& options = {});
+
+  // Joined calls: the same for several buffers of one dtype in one call, which meets, waits, is counted and travels
+  // once. Each buffer ends with the bits that a call of its own would give it. Nothing happens without buffers.
+  Work all_reduce(const Group& group, const std::vector<Buffer>& data, Reduction reduction, Purpose purpose,
+                  const CallOptions& options = {});
+  Work reduce_scatter(const Group& group, const std::vector<InOut>& buffers, Reduction reduction, Purpose purpose,
+                      const CallOptions& options = {}, Output mode = Output::kOverwrite);
+  Work all_gather(const Group& group, const std::vector<InOut>& buffers, Purpose purpose,
                   const CallOptions& options = {});
 
   // Chunk j of `input` becomes chunk rank() of rank j's `output`. REQUIRES: equal sizes, n chunks, buffers apart.

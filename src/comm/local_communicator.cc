@@ -42,7 +42,8 @@ Group LocalCommunicator::create_group(GroupKind kind, int index, const std::vect
 Work LocalCommunicator::submit(Call call) {
   FIVEFOLD_CHECK(call.group.members()[static_cast<size_t>(call.group.rank())] == rank(), "another rank's group");
   const auto on_host = [](const Buffer& buffer) { return buffer.device.kind == DeviceKind::kCpu; };
-  FIVEFOLD_CHECK(on_host(call.input) && on_host(call.output));
+  for (size_t i = 0; i < call.num_buffers(); ++i)
+    FIVEFOLD_CHECK(on_host(call.buffer(i).input) && on_host(call.buffer(i).output));
   for (const PeerTransfer& transfer : call.transfers) FIVEFOLD_CHECK(on_host(transfer.buffer));
   FIVEFOLD_CHECK(call.options.stream.handle == nullptr, "a host transport knows only the null stream");
   return queue_->submit(std::move(call));
@@ -53,7 +54,7 @@ bool LocalCommunicator::accept(Call& call) {
   CallRecord record{.kind = call.kind,
                     .group_kind = call.group.kind(),
                     .group_index = call.group.index(),
-                    .bytes = call.input.bytes,
+                    .bytes = call.input_bytes(),
                     .dtype = call.input.dtype,
                     .purpose = call.purpose};
   const auto next_number = [&line](const PeerTransfer& transfer) -> int64_t& {

@@ -18,9 +18,15 @@ struct PublishedCall {
   Reduction reduction = Reduction::kSum;
   int root = 0;
   bool ragged = false;
-  const std::byte* input = nullptr;
-  const std::byte* output = nullptr;  // all_reduce: where its reduced chunk is
-  const std::vector<int64_t>* send_counts = nullptr;
+  std::vector<int64_t> more_bytes{};  // of a joined call: bytes of its further inputs
+  const Call* call = nullptr;         // while data moves
+  const std::byte* input(size_t buffer = 0) const {
+    return static_cast<const std::byte*>(call->buffer(buffer).input.pointer);
+  }
+  // all_reduce: where its reduced chunk is
+  const std::byte* output(size_t buffer = 0) const {
+    return static_cast<const std::byte*>(call->buffer(buffer).output.pointer);
+  }
 };
 
 // One send on its way. Either it owns its bytes (staging), or they are the sender's, who waits until `done`.

@@ -1,6 +1,8 @@
 #include "comm/local_meeting.h"
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
 
 namespace fivefold {
 namespace {
@@ -9,7 +11,7 @@ bool same_call(const PublishedCall& a, const PublishedCall& b) {
   const bool same_size = a.ragged || a.record.bytes == b.record.bytes;  // ragged: compared pair by pair
   return a.record.kind == b.record.kind && a.record.sequence == b.record.sequence && a.record.dtype == b.record.dtype &&
          a.record.purpose == b.record.purpose && a.reduction == b.reduction && a.root == b.root &&
-         a.ragged == b.ragged && same_size;
+         a.ragged == b.ragged && same_size && a.more_bytes == b.more_bytes;
 }
 
 std::string describe(const PublishedCall& call) {
@@ -19,6 +21,11 @@ std::string describe(const PublishedCall& call) {
   if (record.kind == CollectiveKind::kBroadcast) text += ", root " + std::to_string(call.root);
   if (call.reduction == Reduction::kMax) text += ", max";
   if (call.ragged) text += ", ragged";
+  if (!call.more_bytes.empty()) {
+    const int64_t first = std::accumulate(call.more_bytes.begin(), call.more_bytes.end(), record.bytes, std::minus<>());
+    text += ", in buffers of " + std::to_string(first);
+    for (const int64_t bytes : call.more_bytes) text += " + " + std::to_string(bytes);
+  }
   return text + ")";
 }
 
@@ -57,10 +64,10 @@ void LocalMeeting::enter() {
       .reduction = call_.reduction,
       .root = call_.root,
       .ragged = !call_.send_counts.empty(),
-      .input = static_cast<const std::byte*>(call_.input.pointer),
-      .output = static_cast<const std::byte*>(call_.output.pointer),
-      .send_counts = &call_.send_counts,
+      .call = &call_,
   };
+  for (const InOut& buffer : call_.more)
+    group_.lines[rank_].published[parity_].more_bytes.push_back(buffer.input.bytes);
   entry_ = group_.lines[rank_].arrivals.load() + 1;
   arrive();
   state_.wait(world_rank_, [this] { return missing_at(entry_); });
