@@ -13,6 +13,8 @@
 #include "cli/machine.h"
 #include "cli/random_batch.h"
 #include "cli/reference.h"
+#include "schedule/schedule_source.h"
+#include "spec/pipeline_stages.h"
 #include "spec/run_config_io.h"
 #include "spec/validate.h"
 
@@ -70,11 +72,13 @@ RunConfig check_config(const CheckOptions& options, const Reference& reference, 
   LoadedConfig loaded = load_config({.file = options.common.config, .set = options.common.set, .flags = {}}, base);
   errors = loaded.errors;
   RunConfig& config = loaded.config;
+  if (const Status read = read_schedule_source(config); !read.ok()) errors.push_back(read.error());
   config.batch.sequence = reference.batch.sequence;
   config.batch.packing = reference.packed ? Packing::kDocuments : Packing::kConcatenate;
   const int64_t per_microbatch = config.batch.micro * config.parallel.dp;
   if (config.batch.global == 0 && per_microbatch > 0)
-    config.batch.global = round_up(reference.batch.rows, per_microbatch);
+    config.batch.global =
+        per_microbatch * least_microbatches(config.parallel, div_ceil(reference.batch.rows, per_microbatch));
   if (config.batch.global < reference.batch.rows)
     errors.push_back({"batch.global",
                       fmt::format("is {}, the reference has {} rows", config.batch.global, reference.batch.rows),

@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "base/progress.h"
+#include "schedule/schedule_source.h"
 #include "spec/model_named.h"
 #include "spec/run_config_io.h"
 #include "spec/validate.h"
@@ -34,6 +35,7 @@ void apply_common_options(const CommonOptions& options) {
 RunConfig load_run_config(const CommonOptions& options, std::vector<Error>& errors) {
   LoadedConfig loaded = load_config({.file = options.config, .set = options.set, .flags = options.flags});
   errors.insert(errors.end(), loaded.errors.begin(), loaded.errors.end());
+  if (const Status read = read_schedule_source(loaded.config); !read.ok()) errors.push_back(read.error());
   return loaded.config;
 }
 

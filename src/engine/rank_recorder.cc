@@ -67,6 +67,7 @@ RankRecorder::RankRecorder(RankSession& session, MemoryLedger& ledger, const std
   start.coordinates = session.coordinates();
   start.configuration = to_toml(session.config().config);
   start.model_config = model_config;
+  start.schedule = session.config().config.parallel.schedule_source.text;
   start.parameters = inventory.num_parameters();
   // A tied table is also the output matrix: it is not only looked up.
   if (!inventory.tied_embeddings) start.embedding_parameters = inventory.units[0].numel;

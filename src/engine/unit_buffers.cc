@@ -12,9 +12,9 @@ UnitBuffers::UnitBuffers(const Unit& unit, const ShardingPolicy& policy, int sha
     std::memset(tensor.data_ptr(), 0, tensor.nbytes());
     return tensor;
   };
-  params_ = zeroed(Account::kParams, policy.zero >= 3 ? part : full, policy.compute);
+  params_ = zeroed(Account::kParams, policy.shards_params() ? part : full, policy.compute);
   if (policy.compute != DType::kFloat32) master_ = zeroed(Account::kMaster, part, DType::kFloat32);
-  grads_ = zeroed(Account::kGrads, policy.zero >= 2 ? part : full, policy.grads);
+  grads_ = zeroed(Account::kGrads, policy.shards_grads() ? part : full, policy.grads);
   if (optimizer != OptimizerStates::kNone) moment1_ = zeroed(Account::kMoment1, part, DType::kFloat32);
   if (optimizer == OptimizerStates::kMoment1And2) moment2_ = zeroed(Account::kMoment2, part, DType::kFloat32);
   if (policy.zero < 3) weight_views_ = views(params_);

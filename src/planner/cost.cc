@@ -82,10 +82,17 @@ class StepClock {
     if (link.seconds > 0) moving_share_ = (moving_share_ * left + link.moving) / (left + link.seconds);
     return start;
   }
-  void issue(const Instruction& instruction, const LinkSeconds& link, std::vector<double>& arrivals,
+  // The units of a bucket are one call, issued by the last of its instructions.
+  template <typename Seconds>
+  void issue(const Instruction& instruction, const Seconds& link_seconds, std::vector<double>& arrivals,
              const Observer& observer) {
+    bucket_.push_back(instruction.unit);
+    const std::vector<Instruction>& all = program_->instructions;
+    if (position_ + 1 < all.size() && all[position_ + 1].joined) return;
+    const LinkSeconds link = link_seconds(bucket_);
     const double begin = start(link);
-    arrivals[static_cast<size_t>(instruction.unit)] = communication_free_;
+    for (const int unit : bucket_) arrivals[static_cast<size_t>(unit)] = communication_free_;
+    bucket_.clear();
     if (observer && link.seconds > 0) observer(instruction, begin, communication_free_, true);
   }
   void wait(const std::vector<double>& arrivals, int unit) {
@@ -149,7 +156,8 @@ class StepClock {
         return add(TimePart::kExposedCommunication, std::max(0.0, count_ - now_));
       case Opcode::kUnshard:
       case Opcode::kGatherParameters:
-        return issue(instruction, times[unit].gather, gathers_, observer);
+        return issue(
+            instruction, [&](const std::vector<int>& units) { return times.gather(units); }, gathers_, observer);
       case Opcode::kWaitUnshard:
       case Opcode::kWaitParameters:
         return wait(gathers_, unit);
@@ -179,7 +187,10 @@ class StepClock {
       case Opcode::kReduceGrads:
         return issue(
             instruction,
-            instruction.last ? times[unit].reduce_scatter + times[unit].all_reduce : times[unit].reduce_scatter,
+            [&](const std::vector<int>& units) {
+              const LinkSeconds reduced = times.reduce_scatter(units);
+              return instruction.last ? reduced + times.all_reduce(units) : reduced;
+            },
             reductions_, observer);
       case Opcode::kWaitReduce:
         return wait(reductions_, unit);
@@ -206,6 +217,7 @@ class StepClock {
   double now_ = 0, begin_ = 0, communication_free_ = 0;
   double moving_share_ = 0;                   // of what is under way: bytes that the machine itself moves
   double count_ = 0;                          // when the count of tokens ends
+  std::vector<int> bucket_;                   // units of the joined instructions so far
   std::vector<double> gathers_, reductions_;  // when the latest one of a unit ends
   StepCost cost_;
 };

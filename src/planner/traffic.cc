@@ -20,9 +20,10 @@ int64_t shard_bytes(int64_t n, int64_t shard_count, int64_t element) { return (n
 
 class TrafficSum {
  public:
-  void add(CollectiveKind kind, GroupKind group, Purpose purpose, int64_t bytes) {
+  // `joined`: more bytes of the call before.
+  void add(CollectiveKind kind, GroupKind group, Purpose purpose, int64_t bytes, bool joined = false) {
     auto& line = lines_[{kind, group, purpose}];
-    line.first += 1;
+    line.first += joined ? 0 : 1;
     line.second += bytes;
   }
   std::vector<TrafficLine> lines() const {
@@ -64,7 +65,7 @@ std::vector<TrafficLine> predict_traffic(const ModelSpec& model, const Inventory
       case Opcode::kUnshard:
       case Opcode::kGatherParameters:
         sum.add(CollectiveKind::kAllGather, GroupKind::kShard, Purpose::kParameters,
-                shard_bytes(shards, shard, compute));
+                shard_bytes(shards, shard, compute), instruction.joined);
         break;
       case Opcode::kForward:
         add_tensor(instruction, TapeStep::kForward, {.keep = instruction.keep});
@@ -82,10 +83,10 @@ std::vector<TrafficLine> predict_traffic(const ModelSpec& model, const Inventory
         // Levels 2 and 3 send the microbatch's gradient, level 1 the accumulated one.
         if (policy.shards_grads() || shards > 1)
           sum.add(CollectiveKind::kReduceScatter, GroupKind::kShard, Purpose::kGradients,
-                  shard_bytes(shards, shard, policy.shards_grads() ? compute : grads));
+                  shard_bytes(shards, shard, policy.shards_grads() ? compute : grads), instruction.joined);
         if (instruction.last && replicas > 1)
           sum.add(CollectiveKind::kAllReduce, GroupKind::kReplicate, Purpose::kGradients,
-                  all_reduce_bytes(replicas, shard, grads));
+                  all_reduce_bytes(replicas, shard, grads), instruction.joined);
         break;
       case Opcode::kSumPartialGrads:
         for (const PartialOver over : kAllPartialOver)

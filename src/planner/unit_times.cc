@@ -93,16 +93,33 @@ UnitSeconds UnitTimes::unit_seconds(int index) const {
   }
   const auto full = static_cast<double>(unit.padded_numel(policy_.shards));
   const double shard = full / policy_.shards;
-  const auto compute = static_cast<double>(dtype_bytes(policy_.compute));
   const auto grads = static_cast<double>(dtype_bytes(policy_.grads));
   s.optimizer = rates_.stream_seconds(StreamKind::kOptimizer, shard * optimizer_bytes_per_element(policy_, states_));
   s.sum_of_squares = rates_.stream_seconds(StreamKind::kSumOfSquares, shard * grads);
   s.accumulate = rates_.stream_seconds(StreamKind::kAccumulate, full * accumulate_bytes_per_element(policy_));
-  s.gather = links_(CollectiveKind::kAllGather, GroupKind::kShard, full * compute);
-  s.reduce_scatter =
-      links_(CollectiveKind::kReduceScatter, GroupKind::kShard, full * (policy_.shards_grads() ? compute : grads));
-  s.all_reduce = links_(CollectiveKind::kAllReduce, GroupKind::kReplicate, shard * grads);
   return s;
+}
+
+double UnitTimes::elements(const std::vector<int>& units) const {
+  int64_t sum = 0;
+  for (const int unit : units) sum += part_.inventory().units[static_cast<size_t>(unit)].padded_numel(policy_.shards);
+  return static_cast<double>(sum);
+}
+
+LinkSeconds UnitTimes::gather(const std::vector<int>& units) const {
+  const auto width = static_cast<double>(dtype_bytes(policy_.compute));
+  return links_(CollectiveKind::kAllGather, GroupKind::kShard, elements(units) * width);
+}
+
+LinkSeconds UnitTimes::reduce_scatter(const std::vector<int>& units) const {
+  const DType dtype = policy_.shards_grads() ? policy_.compute : policy_.grads;
+  return links_(CollectiveKind::kReduceScatter, GroupKind::kShard,
+                elements(units) * static_cast<double>(dtype_bytes(dtype)));
+}
+
+LinkSeconds UnitTimes::all_reduce(const std::vector<int>& units) const {
+  const auto width = static_cast<double>(dtype_bytes(policy_.grads));
+  return links_(CollectiveKind::kAllReduce, GroupKind::kReplicate, elements(units) / policy_.shards * width);
 }
 
 }  // namespace fivefold

@@ -24,7 +24,6 @@ struct UnitSeconds {
   double forward = 0, recompute = 0, recompute_unused = 0, head = 0;
   double backward = 0, backward_weight = 0;  // all of it, and the weights' part
   double optimizer = 0, accumulate = 0, sum_of_squares = 0;
-  LinkSeconds gather, reduce_scatter, all_reduce;
 };
 
 class UnitTimes {
@@ -34,6 +33,11 @@ class UnitTimes {
             const HardwareSpec& hardware);
 
   const UnitSeconds& operator[](int unit) const { return seconds_[static_cast<size_t>(unit)]; }
+  // Of the buffers of these units in one call: gather of weights; reduction of gradients over the shards; over
+  // replicas.
+  LinkSeconds gather(const std::vector<int>& units) const;
+  LinkSeconds reduce_scatter(const std::vector<int>& units) const;
+  LinkSeconds all_reduce(const std::vector<int>& units) const;
   const Rates& rates() const { return rates_; }
   const LinkSeconds& scalar_all_reduce() const { return scalar_all_reduce_; }
   double partial_sums() const { return partial_sums_; }
@@ -48,6 +52,8 @@ class UnitTimes {
   double weight_seconds(const Unit& unit, const UnitOperations& operations) const;
   TensorSeconds tensor_seconds(const UnitOperations& operations, TapeStep step, const TapeOptions& options = {}) const;
   UnitSeconds unit_seconds(int index) const;
+  // Elements of the units' flat buffers.
+  double elements(const std::vector<int>& units) const;
 
   RankView part_;
   ShardingPolicy policy_;

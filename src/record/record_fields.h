@@ -1,7 +1,7 @@
 // The keys of every line of the run record, each named once for writing and for reading. A visitor is called as
 // visit(key, field), for integers not negative; visit.seconds(key, field) for times, which are finite and not negative;
-// visit.index(key, field) where -1 stands for none. Not for users of the record: see record_writer.h and
-// record_reader.h.
+// visit.index(key, field) where -1 stands for none; visit.optional(key, field) for a text whose key may be missing. Not
+// for users of the record: see record_writer.h and record_reader.h.
 #pragma once
 
 #include <concepts>
@@ -44,6 +44,7 @@ void visit_fields(auto& visit, LineOf<RunStart> auto& line) {
   visit("coordinates", line.coordinates);
   visit("configuration", line.configuration);
   visit("model_config", line.model_config);
+  visit.optional("schedule", line.schedule);
   visit("parameters", line.parameters);
   visit("embedding_parameters", line.embedding_parameters);
   visit("threads", line.threads);

@@ -50,6 +50,9 @@ class FieldTaker {
   void operator()(const char* key, int& value) {
     if (const Json* json = find(key)) value = static_cast<int>(integer(*json, key, 0, std::numeric_limits<int>::max()));
   }
+  void optional(const char* key, std::string& value) {
+    if (object_.contains(key)) (*this)(key, value);
+  }
   void index(const char* key, int& value) {
     if (const Json* json = find(key))
       value = static_cast<int>(integer(*json, key, -1, std::numeric_limits<int>::max()));

@@ -26,6 +26,9 @@ class FieldPutter {
   explicit FieldPutter(Json& json) : json_(json) {}
 
   void operator()(const char* key, const std::string& value) { json_[key] = value; }
+  void optional(const char* key, const std::string& value) {
+    if (!value.empty()) json_[key] = value;
+  }
   void operator()(const char* key, int64_t value) { json_[key] = value; }
   void operator()(const char* key, int value) { json_[key] = value; }
   void operator()(const char* key, bool value) { json_[key] = value; }

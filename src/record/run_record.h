@@ -28,6 +28,7 @@ struct RunStart {
   Coordinates coordinates;
   std::string configuration;            // TOML, defaults filled in
   std::string model_config;             // config.json of the model, as text
+  std::string schedule;                 // text of the pipeline's schedule when it came from a file; else empty
   int64_t parameters = 0;               // of the whole model
   int64_t embedding_parameters = 0;     // of them looked up only: the tables of tokens and positions
   int threads = 1;                      // of the rank

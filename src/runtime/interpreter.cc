@@ -157,40 +157,64 @@ void Interpreter::sum_partial_grads(PartialOver over) {
   executor_.unpack_partial_grads(over);
 }
 
+// Weights of a bucket's units, gathered in one call.
+void Interpreter::gather(const Instruction& instruction, bool complete, std::vector<Work>& works) {
+  const int unit = instruction.unit;
+  Buffer full = executor_.params(unit), shard = full;
+  if (instruction.op == Opcode::kUnshard) {
+    executor_.allocate_unsharded(unit);
+    full = executor_.unsharded_params(unit);
+  } else {
+    shard = part(full, sharding_.shards, groups_.shard.rank());
+  }
+  bucket_.units.push_back(unit);
+  bucket_.buffers.push_back({shard, full});
+  if (!complete) return;
+  const Work work = communicator_.all_gather(groups_.shard, bucket_.buffers, Purpose::kParameters, async_call());
+  for (const int each : bucket_.units) at_unit(works, each) = work;
+  bucket_ = {};
+}
+
 // Over the shard group into this rank's shard; when nothing follows this step, over the replicas too. Calls of a rank
 // run in program order, so the second reads what the first wrote.
-void Interpreter::reduce(const Instruction& instruction) {
-  auto& works = at_unit(reductions_, instruction.unit);
-  const Buffer grads = executor_.grads(instruction.unit);
-  Buffer shard = grads;
-  if (sharding_.shards_grads()) {
-    works.push_back(communicator_.reduce_scatter(groups_.shard, executor_.transient_grads(instruction.unit), grads,
-                                                 Reduction::kSum, Purpose::kGradients, async_call(),
-                                                 instruction.accumulate ? Output::kAccumulate : Output::kOverwrite));
-  } else {
-    shard = part(grads, sharding_.shards, groups_.shard.rank());
-    if (sharding_.shards > 1)
-      works.push_back(communicator_.reduce_scatter(groups_.shard, grads, shard, Reduction::kSum, Purpose::kGradients,
-                                                   async_call()));
-  }
-  if (instruction.last && sharding_.replicas > 1)
+void Interpreter::reduce(const Instruction& instruction, bool complete) {
+  const int unit = instruction.unit;
+  const Buffer grads = executor_.grads(unit);
+  bucket_.units.push_back(unit);
+  if (sharding_.shards_grads())
+    bucket_.buffers.push_back({executor_.transient_grads(unit), grads});
+  else
+    bucket_.buffers.push_back({grads, part(grads, sharding_.shards, groups_.shard.rank())});
+  if (!complete) return;
+  std::vector<Work> works;
+  if (sharding_.shards_grads() || sharding_.shards > 1)
+    works.push_back(communicator_.reduce_scatter(
+        groups_.shard, bucket_.buffers, Reduction::kSum, Purpose::kGradients, async_call(),
+        sharding_.shards_grads() && instruction.accumulate ? Output::kAccumulate : Output::kOverwrite));
+  if (instruction.last && sharding_.replicas > 1) {
+    std::vector<Buffer> shards;
+    for (const InOut& buffers : bucket_.buffers) shards.push_back(buffers.output);
     works.push_back(
-        communicator_.all_reduce(groups_.replicate, shard, Reduction::kSum, Purpose::kGradients, async_call()));
+        communicator_.all_reduce(groups_.replicate, shards, Reduction::kSum, Purpose::kGradients, async_call()));
+  }
+  for (const int each : bucket_.units) at_unit(reductions_, each) = works;
+  bucket_ = {};
 }
 
 // What is thrown here unwinds the executor, whose buffers the comm thread and the peers may be using: the abort ends
 // those calls, so that the destructor's wait is short.
 void Interpreter::run(const Instruction& instruction, const Instruction* next) {
   try {
-    if (is_transfer(instruction.op)) return transfer(instruction, next == nullptr || !next->joined);
-    execute(instruction);
+    const bool complete = next == nullptr || !next->joined;
+    if (is_transfer(instruction.op)) return transfer(instruction, complete);
+    execute(instruction, complete);
   } catch (...) {
     communicator_.abort(error_text(std::current_exception()));
     throw;
   }
 }
 
-void Interpreter::execute(const Instruction& instruction) {
+void Interpreter::execute(const Instruction& instruction, bool complete) {
   const int unit = instruction.unit;
   switch (instruction.op) {
     case Opcode::kCountTokens:
@@ -203,9 +227,7 @@ void Interpreter::execute(const Instruction& instruction) {
       at_unit(parameter_gathers_, unit).wait_host();
       return;
     case Opcode::kUnshard:
-      executor_.allocate_unsharded(unit);
-      at_unit(unshards_, unit) = communicator_.all_gather(
-          groups_.shard, executor_.params(unit), executor_.unsharded_params(unit), Purpose::kParameters, async_call());
+      gather(instruction, complete, unshards_);
       return;
     case Opcode::kWaitUnshard:
       at_unit(unshards_, unit).wait_host();
@@ -247,7 +269,7 @@ void Interpreter::execute(const Instruction& instruction) {
       executor_.accumulate_grads(unit, instruction.accumulate);
       return;
     case Opcode::kReduceGrads:
-      reduce(instruction);
+      reduce(instruction, complete);
       return;
     case Opcode::kWaitReduce:
       wait_all(at_unit(reductions_, unit));
@@ -262,12 +284,9 @@ void Interpreter::execute(const Instruction& instruction) {
     case Opcode::kOptimizerStep:
       if (outcome_.updated) executor_.optimizer_step(unit);
       return;
-    case Opcode::kGatherParameters: {
-      const Buffer full = executor_.params(unit);
-      at_unit(parameter_gathers_, unit) = communicator_.all_gather(
-          groups_.shard, part(full, sharding_.shards, groups_.shard.rank()), full, Purpose::kParameters, async_call());
+    case Opcode::kGatherParameters:
+      gather(instruction, complete, parameter_gathers_);
       return;
-    }
   }
 }
 

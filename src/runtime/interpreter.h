@@ -71,10 +71,12 @@ class Interpreter {
  private:
   // `next`: the instruction after it; null: none.
   void run(const Instruction& instruction, const Instruction* next);
-  void execute(const Instruction& instruction);
+  // `complete`: nothing is joined to the instruction.
+  void execute(const Instruction& instruction, bool complete);
   void transfer(const Instruction& instruction, bool complete);
   const std::optional<Group>& group_of(PartialOver over) const;
-  void reduce(const Instruction& instruction);
+  void gather(const Instruction& instruction, bool complete, std::vector<Work>& works);
+  void reduce(const Instruction& instruction, bool complete);
   void wait_all(std::vector<Work>& works);
   void count_tokens();
   void wait_count();
@@ -89,6 +91,11 @@ class Interpreter {
   std::vector<Work> unshards_;                 // by unit
   std::vector<std::vector<Work>> reductions_;  // by unit
   std::vector<InstructionTime> times_;
+  struct Bucket {
+    std::vector<int> units;
+    std::vector<InOut> buffers;
+  };
+  Bucket bucket_;                    // what joined instructions have collected so far
   std::array<int64_t, 2> counts_{};  // valid tokens, and ranks that want to stop
   std::vector<PeerTransfer> batch_;  // transfers that are issued together
   bool batch_receives_ = false;

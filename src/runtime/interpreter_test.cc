@@ -33,15 +33,17 @@ struct Layout {
   bool tied = false;
   int ranks = 4, zero = 0, shards = 1, microbatches = 1;
   bool wider_grads = false;  // the accumulated gradient has another type than the computed one
-  int recompute_every = 0, prefetch = 1;
+  int recompute_every = 0, prefetch = 1, bucket_layers = 1;
+  bool reduces_once = false;
 
   std::string name() const {
     return "ranks " + std::to_string(ranks) + " zero " + std::to_string(zero) + " shards " + std::to_string(shards) +
            " microbatches " + std::to_string(microbatches) + (tied ? " tied" : "") + (wider_grads ? " wider" : "") +
-           " recompute " + std::to_string(recompute_every) + " prefetch " + std::to_string(prefetch);
+           " recompute " + std::to_string(recompute_every) + " prefetch " + std::to_string(prefetch) + " bucket " +
+           std::to_string(bucket_layers) + (reduces_once ? " once" : "");
   }
   ShardingPolicy policy() const {
-    ShardingPolicy policy{.zero = zero, .shards = shards, .replicas = ranks / shards};
+    ShardingPolicy policy{.zero = zero, .shards = shards, .replicas = ranks / shards, .reduces_once = reduces_once};
     if (wider_grads) policy.compute = DType::kBFloat16;
     return policy;
   }
@@ -65,7 +67,10 @@ void run_on_ranks(const Layout& run, const Body& body, const Faults& faults = {}
   const Inventory inventory = tiny_inventory(run.tied);
   const ShardingPolicy policy = run.policy();
   const Program program = lower(sequential_schedule(run.microbatches), inventory,
-                                {.sharding = policy, .recompute_every = run.recompute_every, .prefetch = run.prefetch});
+                                {.sharding = policy,
+                                 .recompute_every = run.recompute_every,
+                                 .bucket_layers = run.bucket_layers,
+                                 .prefetch = run.prefetch});
   run_ranks(run.ranks, delayed(seed), [&](int rank, Communicator& communicator) {
     std::vector<int> data, shard, replicate;
     for (int r = 0; r < run.ranks; ++r) {
@@ -101,6 +106,24 @@ std::vector<Layout> every_policy() {
       }
       for (const int zero : {1, 2, 3})
         runs.push_back({.tied = tied, .ranks = 4, .zero = zero, .shards = 2, .microbatches = microbatches});
+      for (const int zero : {0, 1, 2, 3})
+        for (const int bucket : {2, 3})
+          runs.push_back({.tied = tied,
+                          .ranks = 4,
+                          .zero = zero,
+                          .shards = zero == 0 ? 1 : 2,
+                          .microbatches = microbatches,
+                          .wider_grads = bucket == 3,
+                          .bucket_layers = bucket});
+      for (const bool wider : {false, true})
+        runs.push_back({.tied = tied,
+                        .ranks = 4,
+                        .zero = 3,
+                        .shards = 2,
+                        .microbatches = microbatches,
+                        .wider_grads = wider,
+                        .bucket_layers = wider ? 1 : 2,
+                        .reduces_once = true});
       for (const int prefetch : {0, 2, 5})
         runs.push_back({.tied = tied,
                         .ranks = 4,

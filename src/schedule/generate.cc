@@ -45,6 +45,8 @@ Status check_domain(ScheduleKind kind, int p, int v, int m) {
             kind, "needs at least 2 p = " + std::to_string(2 * p) + " microbatches, there are " + std::to_string(m),
             "use " + std::to_string(2 * p));
       return Ok{};
+    case ScheduleKind::kFile:
+      return refusal(kind, "is read, not generated", "use read_schedule_source()");
   }
   FIVEFOLD_CHECK(false);
 }
@@ -71,6 +73,8 @@ Schedule computations(ScheduleKind kind, int p, int v, int m) {
       return v_min_computations(p, m);
     case ScheduleKind::kDualPipeV:
       return dualpipev_computations(p, m);
+    case ScheduleKind::kFile:
+      break;  // refused by check_domain
   }
   FIVEFOLD_CHECK(false);
 }

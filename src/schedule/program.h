@@ -55,7 +55,7 @@ struct Instruction {
   bool accumulate_tied = false, last_tied = false;  // kLoss: the same of a tied embedding's gradient
   bool joins_loss = false;  // kLoss, kBackward of a tied embedding: the latter adds to what the former wrote
   int peer = -1;            // of a transfer: the pipeline rank at its other end
-  bool joined = false;      // of a transfer: issued together with the one before it
+  bool joined = false;      // of a transfer, kUnshard, kReduceGrads, kGatherParameters: one call with the one before it
   bool gradient = false;    // kWaitSend: a gradient was sent, not activations
 };
 constexpr bool is_transfer(Opcode op) { return op >= Opcode::kSendActivations && op <= Opcode::kRecvGradients; }
@@ -77,6 +77,7 @@ struct LoweringOptions {
   std::vector<StageUnits> chunks{};  // of this rank; empty: all units
   std::vector<ChunkPeers> peers{};   // of the chunks
   int recompute_every = 0;           // layers per recomputed segment; 0: no recompute
+  int bucket_layers = 1;             // layers of a chunk that one collective gathers or reduces
   int prefetch = 1;                  // ZeRO-3: compute instructions between the start of a gather and its first use
   bool sums_partial_grads = false;   // tensor parallelism, or an embedding on two ranks
 };

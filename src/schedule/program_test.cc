@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "schedule/generate.h"
+
 namespace fivefold {
 namespace {
 
@@ -20,7 +22,8 @@ Inventory two_layers(bool tied) {
 
 std::string listing(const Program& program, const Inventory& inventory) {
   std::string text;
-  for (const Instruction& instruction : program.instructions) text += to_string(instruction, inventory) + "\n";
+  for (const Instruction& instruction : program.instructions)
+    text += (instruction.joined ? "+" : "") + to_string(instruction, inventory) + "\n";
   return text;
 }
 
@@ -45,6 +48,66 @@ TEST(Lowering, Zero3GathersAheadAndReducesBehind) {
       "allocate_grads embedding #0\nbackward embedding #0\nwait_reduce layers.0\nreduce_grads embedding #0\n"
       "wait_reduce embedding\ngrad_norm\n"
       "optimizer_step embedding\noptimizer_step layers.0\noptimizer_step layers.1\noptimizer_step head\n");
+}
+
+// A bucket of both layers: one gather before the first and one reduction after the last of each pass.
+TEST(Lowering, ABucketIsOneCall) {
+  const Inventory inventory = two_layers(false);
+  LoweringOptions options = zero(3, 2);
+  options.bucket_layers = 2;
+  options.prefetch = 0;
+  EXPECT_EQ(listing(lower(sequential_schedule(1), inventory, options), inventory),
+            "count_tokens\n"
+            "unshard embedding\nwait_unshard embedding\nforward embedding #0\nreshard embedding\n"
+            "unshard layers.0\n+unshard layers.1\nwait_unshard layers.0\nwait_unshard layers.1\n"
+            "forward layers.0 #0\nforward layers.1 #0\nreshard layers.0\nreshard layers.1\n"
+            "unshard head\nwait_unshard head\nwait_count\nallocate_grads head #0\nloss head #0\nreshard head\n"
+            "reduce_grads head #0\n"
+            "unshard layers.0\n+unshard layers.1\nwait_unshard layers.0\nwait_unshard layers.1\n"
+            "allocate_grads layers.1 #0\nbackward layers.1 #0\nwait_reduce head\n"
+            "allocate_grads layers.0 #0\nbackward layers.0 #0\nreshard layers.0\nreshard layers.1\n"
+            "reduce_grads layers.1 #0\n+reduce_grads layers.0 #0\n"
+            "allocate_grads embedding #0\nbackward embedding #0\nwait_reduce layers.1\nwait_reduce layers.0\n"
+            "reduce_grads embedding #0\nwait_reduce embedding\ngrad_norm\n"
+            "optimizer_step embedding\noptimizer_step layers.0\noptimizer_step layers.1\noptimizer_step head\n");
+}
+
+TEST(Lowering, ABucketOfLevel1IsGatheredInOneCallAfterItsUpdates) {
+  const Inventory inventory = two_layers(false);
+  LoweringOptions options = zero(1, 2);
+  options.bucket_layers = 2;
+  const std::string text = listing(lower(sequential_schedule(2), inventory, options), inventory);
+  EXPECT_TRUE(
+      text.ends_with("optimizer_step embedding\ngather_parameters embedding\noptimizer_step layers.0\n"
+                     "optimizer_step layers.1\ngather_parameters layers.0\n+gather_parameters layers.1\n"
+                     "optimizer_step head\ngather_parameters head\n"))
+      << text;
+}
+
+// Transfers that are one call stand together, whatever is gathered ahead.
+TEST(Lowering, NothingStandsBetweenJoinedTransfers) {
+  const Inventory inventory = two_layers(false);
+  int joined = 0;
+  for (const int prefetch : {0, 1, 2, 3, 5}) {
+    for (const ScheduleKind kind : {ScheduleKind::k1F1B, ScheduleKind::kZb1p, ScheduleKind::kZb2p}) {
+      const Schedule schedule = *generate(kind, 2, 1, 5);
+      for (int rank = 0; rank < 2; ++rank) {
+        LoweringOptions options = zero(3, 2);
+        options.prefetch = prefetch;
+        options.pipeline_rank = rank;
+        options.chunks = {rank == 0 ? StageUnits{0, 2} : StageUnits{2, 4}};
+        options.peers = {rank == 0 ? ChunkPeers{-1, 1} : ChunkPeers{0, -1}};
+        const Program program = lower(schedule, inventory, options);
+        for (size_t i = 0; i < program.instructions.size(); ++i) {
+          if (!program.instructions[i].joined) continue;
+          ++joined;
+          EXPECT_TRUE(is_transfer(program.instructions[i].op));
+          EXPECT_TRUE(is_transfer(program.instructions[i - 1].op)) << i << " " << to_string(kind);
+        }
+      }
+    }
+  }
+  EXPECT_GT(joined, 0);
 }
 
 TEST(Lowering, Zero1ReducesOnlyTheLastMicrobatchAndGathersAfterTheStep) {

@@ -4,6 +4,7 @@
 
 #include "base/integer.h"
 #include "schedule/generate.h"
+#include "schedule/schedule_file.h"
 #include "spec/rank_grid.h"
 #include "spec/rank_part.h"
 
@@ -16,6 +17,7 @@ ShardingPolicy sharding_policy(const ResolvedConfig& config) {
   policy.zero = parallel.zero;
   policy.shards = parallel.zero == 0 ? 1 : parallel.shard_size;
   policy.replicas = static_cast<int>(div_exact(ranks, policy.shards));
+  policy.reduces_once = parallel.reduce == ReduceWhen::kStep;
   policy.compute = config.compute;
   policy.grads = config.grads;
   return policy;
@@ -25,6 +27,7 @@ LoweringOptions lowering_options(const ResolvedConfig& config) {
   LoweringOptions options;
   options.sharding = sharding_policy(config);
   options.prefetch = config.config.parallel.prefetch;
+  options.bucket_layers = config.config.parallel.bucket_layers;
   options.sums_partial_grads = config.degrees.tp > 1;
   if (config.config.recompute.kind == RecomputeKind::kFull)
     options.recompute_every = static_cast<int>(config.config.recompute.every);
@@ -66,7 +69,7 @@ LoweringOptions lowering_options(const ResolvedConfig& config, const RankStages&
                        .chunks_per_rank = parallel.vpp,
                        .num_microbatches = 1,
                        .ranks = {},
-                       .placement = placement_of(parallel.schedule)};
+                       .placement = placement_of(parallel)};
   for (int chunk = 0; chunk < parallel.vpp; ++chunk)
     options.peers.push_back({peer_of(shape, options.pipeline_rank, ScheduleOp::kRecvForward, chunk),
                              peer_of(shape, options.pipeline_rank, ScheduleOp::kSendForward, chunk)});
@@ -78,6 +81,8 @@ Schedule pipeline_schedule(const ResolvedConfig& config) {
   const ParallelConfig& parallel = config.config.parallel;
   const int microbatches = static_cast<int>(config.num_microbatches);
   if (parallel.pp == 1) return sequential_schedule(microbatches);
+  if (parallel.schedule == ScheduleKind::kFile)
+    return read_schedule_text(parallel.schedule_source.text, parallel.schedule_file).value();
   return generate(parallel.schedule, parallel.pp, parallel.vpp, microbatches).value();
 }
 

@@ -1,8 +1,10 @@
 #include "spec/pipeline_stages.h"
 
 #include <algorithm>
+#include <compare>
 #include <limits>
 
+#include "base/integer.h"
 #include "spec/inventory.h"
 
 namespace fivefold {
@@ -24,15 +26,97 @@ double layer_flops(const ModelSpec& model, const Unit& unit, int64_t sequence) {
   return 6 * elements + 6 * static_cast<double>(mixer.num_heads * mixer.head_dim * seen);
 }
 
+// Work of layers [0, n) for each n: the work of any cut is a difference.
+std::vector<double> work_before(const ModelSpec& model, int64_t sequence) {
+  const Inventory inventory = build_inventory(model);
+  std::vector<double> before{0.0};
+  for (size_t i = 0; i < model.layers.size(); ++i)
+    before.push_back(before.back() + layer_flops(model, inventory.units[i + 1], sequence));
+  return before;
+}
+double head_flops(const ModelSpec& model) { return 6.0 * static_cast<double>(model.vocab * model.hidden); }
+
+std::vector<double> flops_of(const std::vector<double>& before, double head, const std::vector<int64_t>& layers) {
+  std::vector<double> flops;
+  size_t first = 0;
+  for (const int64_t count : layers) {
+    const size_t last = first + static_cast<size_t>(count);
+    flops.push_back(before[last] - before[first]);
+    first = last;
+  }
+  flops.back() += head;
+  return flops;
+}
+
+// The cut whose slowest stage is quickest, and among equals that with the least sum of squares: exact, by the number of
+// layers in the first k stages.
+std::vector<int64_t> quickest_stages(const std::vector<double>& before, double head, size_t num_stages) {
+  struct Cut {
+    double slowest = std::numeric_limits<double>::infinity(), squares = 0;
+    size_t from = 0;
+    bool operator<(const Cut& other) const {
+      return slowest != other.slowest ? slowest < other.slowest : squares < other.squares;
+    }
+  };
+  std::vector<std::vector<Cut>> best(num_stages + 1, std::vector<Cut>(before.size()));
+  best[0][0].slowest = 0;
+  for (size_t k = 1; k <= num_stages; ++k) {
+    for (size_t n = 0; n < before.size(); ++n) {
+      for (size_t from = 0; from <= n; ++from) {
+        const Cut& rest = best[k - 1][from];
+        const double work = before[n] - before[from] + (k == num_stages ? head : 0.0);
+        const Cut candidate{std::max(rest.slowest, work), rest.squares + work * work, from};
+        if (candidate < best[k][n]) best[k][n] = candidate;
+      }
+    }
+  }
+  std::vector<int64_t> counts(num_stages);
+  size_t n = before.size() - 1;
+  for (size_t k = num_stages; k > 0; --k) {
+    counts[k - 1] = static_cast<int64_t>(n - best[k][n].from);
+    n = best[k][n].from;
+  }
+  return counts;
+}
+
+// What a cut is judged by, in this order.
+struct Balance {
+  double slowest_rank = 0, slowest_stage = 0, squares = 0;
+  auto operator<=>(const Balance&) const = default;
+};
+
+Balance balance_of(const ParallelConfig& parallel, const std::vector<double>& flops) {
+  Balance balance;
+  for (int rank = 0; rank < parallel.pp; ++rank) {
+    double work = 0;
+    for (int chunk = 0; chunk < parallel.vpp; ++chunk) {
+      const double stage = flops[static_cast<size_t>(virtual_stage(placement_of(parallel), parallel.pp, rank, chunk))];
+      work += stage;
+      balance.slowest_stage = std::max(balance.slowest_stage, stage);
+    }
+    balance.slowest_rank = std::max(balance.slowest_rank, work);
+    balance.squares += work * work;
+  }
+  return balance;
+}
+
+std::vector<int64_t> even_split(int64_t items, int64_t parts) {
+  std::vector<int64_t> split(static_cast<size_t>(parts), div_floor(items, parts));
+  for (int64_t i = 0; i < items % parts; ++i) ++split[static_cast<size_t>(i)];
+  return split;
+}
+
 }  // namespace
 
-Placement placement_of(ScheduleKind kind) {
-  switch (kind) {
+Placement placement_of(const ParallelConfig& parallel) {
+  switch (parallel.schedule) {
     case ScheduleKind::kZbv:
     case ScheduleKind::kVHalf:
     case ScheduleKind::kVMin:
     case ScheduleKind::kDualPipeV:
       return Placement::kV;
+    case ScheduleKind::kFile:
+      return parallel.schedule_source.placement;
     default:
       return Placement::kLoop;
   }
@@ -41,6 +125,20 @@ Placement placement_of(ScheduleKind kind) {
 int virtual_stage(Placement placement, int num_ranks, int rank, int chunk) {
   const bool back = placement == Placement::kV && chunk % 2 == 1;
   return back ? (chunk + 1) * num_ranks - 1 - rank : chunk * num_ranks + rank;
+}
+
+int64_t least_microbatches(const ParallelConfig& parallel, int64_t at_least) {
+  if (parallel.pp == 1) return at_least;
+  switch (parallel.schedule) {
+    case ScheduleKind::kInterleaved:
+      return round_up(at_least, int64_t{parallel.pp});
+    case ScheduleKind::kDualPipeV:
+      return std::max(at_least, 2 * int64_t{parallel.pp});
+    case ScheduleKind::kFile:
+      return parallel.schedule_source.num_microbatches > 0 ? parallel.schedule_source.num_microbatches : at_least;
+    default:
+      return at_least;
+  }
 }
 
 std::vector<StageUnits> stage_units(const std::vector<int64_t>& layers_per_stage) {
@@ -56,45 +154,47 @@ std::vector<StageUnits> stage_units(const std::vector<int64_t>& layers_per_stage
   return stages;
 }
 
-std::vector<int64_t> balanced_layers(const ModelSpec& model, int64_t num_stages, int64_t sequence) {
-  const auto layers = static_cast<int64_t>(model.layers.size());
-  const Inventory inventory = build_inventory(model);
-  std::vector<double> before(static_cast<size_t>(layers) + 1, 0.0);  // flops of the layers before each
-  for (int64_t i = 0; i < layers; ++i)
-    before[static_cast<size_t>(i) + 1] =
-        before[static_cast<size_t>(i)] + layer_flops(model, inventory.units[static_cast<size_t>(i) + 1], sequence);
-  const double head = 6.0 * static_cast<double>(model.vocab) * static_cast<double>(model.hidden);
-  // best[k][n]: the first n layers in k stages: the slowest stage, and among equals the least sum of squares.
-  struct Cut {
-    double slowest = std::numeric_limits<double>::infinity(), squares = 0;
-    int64_t from = 0;
-    bool operator<(const Cut& other) const {
-      return slowest != other.slowest ? slowest < other.slowest : squares < other.squares;
-    }
-  };
-  std::vector<std::vector<Cut>> best(static_cast<size_t>(num_stages) + 1,
-                                     std::vector<Cut>(static_cast<size_t>(layers) + 1));
-  best[0][0].slowest = 0;
-  for (int64_t k = 1; k <= num_stages; ++k) {
-    for (int64_t n = 0; n <= layers; ++n) {
-      Cut& cut = best[static_cast<size_t>(k)][static_cast<size_t>(n)];
-      for (int64_t from = 0; from <= n; ++from) {
-        const Cut& rest = best[static_cast<size_t>(k) - 1][static_cast<size_t>(from)];
-        const double work =
-            before[static_cast<size_t>(n)] - before[static_cast<size_t>(from)] + (k == num_stages ? head : 0.0);
-        const Cut candidate{std::max(rest.slowest, work), rest.squares + work * work, from};
-        if (candidate < cut) cut = candidate;
+std::vector<double> stage_flops(const ModelSpec& model, const std::vector<int64_t>& layers_per_stage,
+                                int64_t sequence) {
+  return flops_of(work_before(model, sequence), head_flops(model), layers_per_stage);
+}
+
+std::vector<int64_t> balanced_layers(const ModelSpec& model, const ParallelConfig& parallel, int64_t sequence) {
+  const std::vector<double> before = work_before(model, sequence);
+  const double head = head_flops(model);
+  std::vector<int64_t> best =
+      quickest_stages(before, head, static_cast<size_t>(parallel.pp) * static_cast<size_t>(parallel.vpp));
+  if (parallel.vpp == 1) return best;
+  Balance balance = balance_of(parallel, flops_of(before, head, best));
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (size_t from = 0; from < best.size(); ++from) {
+      for (size_t to = 0; to < best.size(); ++to) {
+        if (from == to || best[from] == 0) continue;
+        std::vector<int64_t> other = best;
+        --other[from];
+        ++other[to];
+        const Balance candidate = balance_of(parallel, flops_of(before, head, other));
+        if (!(candidate < balance)) continue;
+        best = std::move(other);
+        balance = candidate;
+        moved = true;
       }
     }
   }
-  std::vector<int64_t> counts(static_cast<size_t>(num_stages));
-  int64_t n = layers;
-  for (int64_t k = num_stages; k > 0; --k) {
-    const int64_t from = best[static_cast<size_t>(k)][static_cast<size_t>(n)].from;
-    counts[static_cast<size_t>(k) - 1] = n - from;
-    n = from;
+  return best;
+}
+
+std::vector<int64_t> layers_per_stage(const ModelSpec& model, const ParallelConfig& parallel, int64_t sequence) {
+  switch (parallel.stages.cut) {
+    case StageCut::kEven:
+      break;
+    case StageCut::kBalanced:
+      return balanced_layers(model, parallel, sequence);
+    case StageCut::kListed:
+      return parallel.stages.layers;
   }
-  return counts;
+  return even_split(static_cast<int64_t>(model.layers.size()), int64_t{parallel.pp} * parallel.vpp);
 }
 
 }  // namespace fivefold

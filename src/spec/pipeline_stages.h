@@ -10,13 +10,13 @@
 
 namespace fivefold {
 
-// Which virtual stage chunk c of rank r is, of p ranks.
-enum class Placement : uint8_t {
-  kLoop,  // c p + r: from the last rank round to the first
-  kV,     // odd chunks run back from the last rank to the first: (c + 1) p - 1 - r
-};
-Placement placement_of(ScheduleKind kind);
+// Where the schedule of this configuration puts the chunks.
+Placement placement_of(const ParallelConfig& parallel);
 int virtual_stage(Placement placement, int num_ranks, int rank, int chunk);
+
+// The fewest microbatches from `at_least` on that the schedule takes: interleaved takes multiples of pp, dualpipev at
+// least 2 pp, a file its own number whatever is asked for.
+int64_t least_microbatches(const ParallelConfig& parallel, int64_t at_least);
 
 // Units [first, last) of the whole inventory; a stage may be empty.
 struct StageUnits {
@@ -30,9 +30,18 @@ struct StageUnits {
 // Stages that hold `layers_per_stage[i]` layers each; the first also the embedding, the last also the head.
 std::vector<StageUnits> stage_units(const std::vector<int64_t>& layers_per_stage);
 
-// Layers per stage such that the slowest stage is as quick as a cut between layers allows, given that the last stage
-// also computes the logits. Work is counted in floating-point operations of forward and backward at `sequence` tokens;
-// of equal cuts the one with the most even rest. Stages may be empty when there are more than layers.
-std::vector<int64_t> balanced_layers(const ModelSpec& model, int64_t num_stages, int64_t sequence);
+// Floating-point operations of each virtual stage per token, forward and backward at `sequence` tokens: 6 for each
+// element of a matrix that multiplies it and 6 a d s of attention; the last one also the logits.
+std::vector<double> stage_flops(const ModelSpec& model, const std::vector<int64_t>& layers_per_stage, int64_t sequence);
+
+// Layers per virtual stage such that the slowest rank, with all its chunks, is as quick as a cut between layers allows
+// (stage_flops); of equal ones the cut whose slowest virtual stage is quickest, then the one with the most even rest,
+// then the one with fewer layers at the start, where most microbatches are in flight.
+// With one chunk a rank the best of all cuts; with several the best one that moving single layers from it leads to.
+// Stages may be empty.
+std::vector<int64_t> balanced_layers(const ModelSpec& model, const ParallelConfig& parallel, int64_t sequence);
+
+// Layers per virtual stage as `parallel.stages` says. REQUIRES: check_pipeline() has nothing to say about it.
+std::vector<int64_t> layers_per_stage(const ModelSpec& model, const ParallelConfig& parallel, int64_t sequence);
 
 }  // namespace fivefold

@@ -32,8 +32,7 @@ RankStages rank_stages(const ModelSpec& whole, const ResolvedConfig& config, int
   RankStages own{.chunks = {}, .num_units = static_cast<int>(whole.layers.size()) + 2, .tied = whole.tied_embeddings};
   const int place = coordinates(config, rank).pp;
   for (int chunk = 0; chunk < parallel.vpp; ++chunk)
-    own.chunks.push_back(
-        stages[static_cast<size_t>(virtual_stage(placement_of(parallel.schedule), parallel.pp, place, chunk))]);
+    own.chunks.push_back(stages[static_cast<size_t>(virtual_stage(placement_of(parallel), parallel.pp, place, chunk))]);
   return own;
 }
 

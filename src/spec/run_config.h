@@ -37,10 +37,46 @@ enum class ScheduleKind : uint8_t {
   kVHalf,
   kVMin,
   kDualPipeV,
+  kFile,  // the one of parallel.schedule_file
 };
-inline constexpr std::string_view kScheduleKindNames[] = {"naive", "gpipe", "1f1b",   "interleaved", "zb1p",
-                                                          "zb2p",  "zbv",   "v-half", "v-min",       "dualpipev"};
+inline constexpr std::string_view kScheduleKindNames[] = {"naive", "gpipe",  "1f1b",  "interleaved", "zb1p", "zb2p",
+                                                          "zbv",   "v-half", "v-min", "dualpipev",   "file"};
 constexpr std::span<const std::string_view> config_names(ScheduleKind) { return kScheduleKindNames; }
+
+// Which virtual stage chunk c of rank r is, of p ranks.
+enum class Placement : uint8_t {
+  kLoop,  // c p + r: from the last rank round to the first
+  kV,     // odd chunks run back from the last rank to the first: (c + 1) p - 1 - r
+};
+
+// What a run needs to know of the schedule in parallel.schedule_file, and its text (docs/formats/schedule.md).
+struct ScheduleSource {
+  std::string text;  // fivefold's own form; empty: no file has been read
+  Placement placement = Placement::kLoop;
+  int num_stages = 0, chunks_per_rank = 0, num_microbatches = 0;
+  bool operator==(const ScheduleSource&) const = default;
+};
+
+// How the layers are cut into the pipeline's pp x vpp virtual stages.
+enum class StageCut : uint8_t {
+  kEven,      // as many layers each as can be; the first ones hold the remainder
+  kBalanced,  // the slowest rank as quick as a cut between layers allows, embedding and head counted
+  kListed,    // as listed
+};
+inline constexpr std::string_view kStageCutNames[] = {"even", "balanced"};
+struct StageLayers {
+  StageCut cut = StageCut::kEven;
+  std::vector<int64_t> layers{};  // kListed: of each virtual stage in model order
+  bool operator==(const StageLayers&) const = default;
+};
+
+// When gradients of ZeRO levels 2 and 3 are reduced over the data-parallel ranks.
+enum class ReduceWhen : uint8_t {
+  kMicrobatch,  // each microbatch's, into a shard
+  kStep,        // once, from a full buffer in which the microbatches accumulate
+};
+inline constexpr std::string_view kReduceWhenNames[] = {"microbatch", "step"};
+constexpr std::span<const std::string_view> config_names(ReduceWhen) { return kReduceWhenNames; }
 
 enum class CpKind : uint8_t { kRing, kAllGather, kUlysses };
 inline constexpr std::string_view kCpKindNames[] = {"ring", "all_gather", "ulysses"};
@@ -137,13 +173,18 @@ struct ParallelConfig {
   bool sp = false;  // sequence parallelism over the ranks of tp
   int pp = 1, vpp = 1;
   ScheduleKind schedule = ScheduleKind::k1F1B;
+  std::string schedule_file;       // of kFile: text or CSV
+  ScheduleSource schedule_source;  // not a key: what read_schedule_source() found in schedule_file
+  StageLayers stages;
   int cp = 1;
   CpKind cp_kind = CpKind::kRing;
   int ep = 1, etp = 1;
-  int zero = 1;        // ZeRO level
-  int shard_size = 0;  // ranks that share one sharded copy (HSDP); 0: all of dp x cp
-  int prefetch = 1;    // units gathered ahead of use, ZeRO-3
-  int threads = 0;     // CPU threads a rank; 0: cores / ranks, at least 1
+  int zero = 1;  // ZeRO level
+  ReduceWhen reduce = ReduceWhen::kMicrobatch;
+  int shard_size = 0;     // ranks that share one sharded copy (HSDP); 0: all of dp x cp
+  int prefetch = 1;       // units gathered ahead of use, ZeRO-3
+  int bucket_layers = 1;  // layers whose weights one collective gathers and whose gradients one reduces
+  int threads = 0;        // CPU threads a rank; 0: cores / ranks, at least 1
   bool operator==(const ParallelConfig&) const = default;
 };
 

@@ -84,7 +84,10 @@ constexpr ConfigKey kKeys[] = {
     KEY(parallel, sp, kAny, "norms and residuals on sequence shards over the ranks of tp"),
     KEY(parallel, pp, kDegree, "pipeline stages"),
     KEY(parallel, vpp, kDegree, "chunks of the model per pipeline rank"),
-    KEY(parallel, schedule, kAny, "order of forward and backward in the pipeline"),
+    KEY(parallel, schedule, kAny, "order of forward and backward in the pipeline; file: that of `schedule_file`"),
+    KEY(parallel, schedule_file, kAny, "a schedule as fivefold's text, or, named .csv, as PyTorch's pipeline CSV"),
+    KEY_AS(StagesRef, parallel, stages,
+           "layers of each of the pp x vpp chunks in model order; the first has the embedding too, the last the head"),
     KEY(parallel, cp, kDegree, "context-parallel degree: shards of the sequence"),
     KEY(parallel, cp_kind, kAny, "how attention sees the whole sequence"),
     KEY(parallel, ep, kDegree, "expert-parallel degree"),
@@ -93,7 +96,12 @@ constexpr ConfigKey kKeys[] = {
         "what data-parallel ranks shard: 0 nothing, 1 optimizer state, 2 also gradients, 3 also parameters"),
     KEY(parallel, shard_size, (Range{.min = 0, .max = 1 << 20}),
         "ranks that share one sharded copy; fewer than dp x cp is hybrid sharding; 0: dp x cp"),
+    KEY(parallel, reduce, kAny,
+        "ZeRO level 3 reduces gradients after each microbatch into a shard, or once a step from a full buffer; levels "
+        "0 and 1 always do so once a step, level 2 after each microbatch"),
     KEY(parallel, prefetch, (Range{.min = 0, .max = 1024}), "units gathered ahead of their use at ZeRO level 3"),
+    KEY(parallel, bucket_layers, kDegree,
+        "layers whose weights are gathered, and whose gradients are reduced, in one collective"),
     KEY(parallel, threads, (Range{.min = 0, .max = 4096}), "CPU threads of a rank; 0: cores / ranks, at least 1"),
 
     KEY(batch, global, kSequences, "sequences per optimizer step; 0: micro x dp"),
@@ -184,6 +192,7 @@ struct Expected {
     return "one of " + join(std::vector<std::string>(field.names.begin(), field.names.end()), ", ");
   }
   std::string operator()(const SizeRef&) const { return "a size, for example 600MiB or 24GB"; }
+  std::string operator()(const StagesRef&) const { return "even, balanced, or a list of layers per chunk"; }
   std::string operator()(const CountRef&) const { return "a count, for example 2000000 or 300B"; }
 };
 

@@ -27,12 +27,16 @@ struct SizeRef {
 struct CountRef {
   int64_t* count;
 };
+// Layers per stage: a name of kStageCutNames, or a list of numbers.
+struct StagesRef {
+  StageLayers* stages;
+};
 using StringList = std::vector<std::string>;
 using NumberPair = std::array<double, 2>;
 using OptionalDType = std::optional<DType>;
 // Where a setting lives in a RunConfig; the alternative is the key's type.
 using FieldRef = std::variant<bool*, int*, int64_t*, double*, std::string*, StringList*, NumberPair*, OptionalDType*,
-                              EnumRef, SizeRef, CountRef>;
+                              EnumRef, SizeRef, CountRef, StagesRef>;
 
 // Bounds of a number, both included unless open. For a pair, of each of the two.
 struct Range {

@@ -18,6 +18,8 @@
 namespace fivefold {
 namespace {
 
+constexpr int64_t kMaxStageLayers = 1 << 20;
+
 // What a TOML value is, for "expects an integer, got ...".
 std::string describe(const toml::node& node) {
   if (const auto* text = node.as_string()) return fmt::format("\"{}\"", text->get());
@@ -143,6 +145,28 @@ struct Assign {
     }
     return integer(field.bytes);
   }
+  bool operator()(const StagesRef& field) const {
+    if (node.is_string()) {
+      for (size_t i = 0; i < std::size(kStageCutNames); ++i) {
+        if (kStageCutNames[i] != node.as_string()->get()) continue;
+        *field.stages = {.cut = static_cast<StageCut>(i)};
+        return true;
+      }
+      if (const auto near =
+              nearest_name(node.as_string()->get(), {std::begin(kStageCutNames), std::end(kStageCutNames)}))
+        hint = fmt::format("did you mean {}?", *near);
+      return false;
+    }
+    if (!node.is_array()) return false;
+    StageLayers listed{.cut = StageCut::kListed};
+    for (const toml::node& element : *node.as_array()) {
+      const auto* layers = element.as_integer();
+      if (!layers || layers->get() < 0 || layers->get() > kMaxStageLayers) return false;
+      listed.layers.push_back(layers->get());
+    }
+    *field.stages = std::move(listed);
+    return true;
+  }
   bool operator()(const CountRef& field) const {
     if (node.is_integer()) return integer(field.count);
     int64_t count = -1;
@@ -248,6 +272,10 @@ std::string as_toml(const FieldRef& field, std::string_view text) {
   };
   if (std::holds_alternative<StringList*>(field)) return list(text, true);
   if (std::holds_alternative<NumberPair*>(field)) return list(text, false);
+  if (std::holds_alternative<StagesRef>(field)) {
+    const bool is_list = text.find_first_of("[,0123456789") != std::string_view::npos;
+    return is_list ? list(text, false) : toml_string(text);
+  }
   const bool is_text = std::holds_alternative<std::string*>(field) || std::holds_alternative<OptionalDType*>(field) ||
                        std::holds_alternative<EnumRef>(field) || std::holds_alternative<SizeRef>(field) ||
                        std::holds_alternative<CountRef>(field);

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "base/integer.h"
+#include "spec/pipeline_stages.h"
 #include "spec/tensor_split.h"
 #include "spec/validate.h"
 
@@ -34,17 +35,13 @@ void resolve_precision(ResolvedConfig& out) {
   out.compute = compute_dtype(precision.compute);
   out.params = precision.params.value_or(out.compute);
   out.grads = precision.grads.value_or(out.num_microbatches == 1 ? out.params : DType::kFloat32);
-  out.reduce = precision.reduce.value_or(out.config.parallel.zero >= 2 ? out.compute : out.grads);
+  const ParallelConfig& parallel = out.config.parallel;
+  const bool each_microbatch = parallel.zero >= 2 && parallel.reduce == ReduceWhen::kMicrobatch;
+  out.reduce = precision.reduce.value_or(each_microbatch ? out.compute : out.grads);
   out.master = out.params != DType::kFloat32;
   precision.params = out.params;
   precision.grads = out.grads;
   precision.reduce = out.reduce;
-}
-
-std::vector<int64_t> even_split(int64_t items, int64_t parts) {
-  std::vector<int64_t> split(static_cast<size_t>(parts), div_floor(items, parts));
-  for (int64_t i = 0; i < items % parts; ++i) ++split[static_cast<size_t>(i)];
-  return split;
 }
 
 }  // namespace
@@ -110,7 +107,7 @@ Result<ResolvedConfig> resolve(const RunConfig& config, const ModelSpec& model) 
   const int64_t cp_part = parallel.cp > 1 ? 2 * int64_t{parallel.cp} : 1;
   const int64_t sp_part = parallel.sp ? int64_t{parallel.tp} * parallel.cp : 1;
   out.padded_sequence = round_up(config.batch.sequence, std::lcm(cp_part, sp_part));
-  out.layers_per_chunk = even_split(static_cast<int64_t>(model.layers.size()), int64_t{parallel.pp} * parallel.vpp);
+  out.layers_per_chunk = layers_per_stage(model, parallel, config.batch.sequence);
   return out;
 }
 

@@ -24,7 +24,7 @@ struct ResolvedConfig {
   bool master = false;          // an fp32 copy of the trained weights is kept beside `params`
   int64_t padded_vocab = 0;     // rows of embedding and head: the vocabulary in equal parts over tp
   int64_t padded_sequence = 0;  // tokens per sequence in equal parts over cp (two chunks a rank) and, with sp, tp
-  std::vector<int64_t> layers_per_chunk;  // pp x vpp chunks in model order; the first ones hold the remainder
+  std::vector<int64_t> layers_per_chunk;  // pp x vpp chunks in model order, as parallel.stages says
 };
 
 // Sequences of one replica's step / batch.micro. Errors: batch.global that micro x dp does not divide (hint: the
@@ -42,7 +42,8 @@ Result<int64_t> total_steps(const RunConfig& config);
 //   compute  params   grads                                   reduce
 //   fp32     fp32     fp32                                    the buffer that is reduced: grads at ZeRO levels 0 and 1
 //   bf16/8   bf16     one microbatch a step: bf16, else fp32  (accumulated first), a microbatch's gradient, in the
-//   compute fp16     fp16     one microbatch a step: fp16, else fp32  type, at levels 2 and 3
+//   fp16     fp16     one microbatch a step: fp16, else fp32  compute type, at levels 2 and 3 (with reduce = step:
+//   grads)
 // params = fp32 under a lower compute type keeps gradients in fp32 and needs no master copy.
 Result<ResolvedConfig> resolve(const RunConfig& config, const ModelSpec& model);
 

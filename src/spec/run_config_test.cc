@@ -152,6 +152,11 @@ TEST(RunConfig, SettingsAreTypedByTheirKey) {
   EXPECT_EQ(with("precision.reduce=bf16").precision.reduce, DType::kBFloat16);
   EXPECT_EQ(with("limits.memory=24GB").limits.memory, 24'000'000'000);
   EXPECT_EQ(with("run.tokens=2B").run.tokens, 2'000'000'000);
+  EXPECT_EQ(with("parallel.stages=balanced").parallel.stages.cut, StageCut::kBalanced);
+  const StageLayers listed{.cut = StageCut::kListed, .layers = {4, 0, 3}};
+  EXPECT_EQ(with("parallel.stages=4, 0, 3").parallel.stages, listed);
+  EXPECT_EQ(with("parallel.stages=[4,0,3]").parallel.stages, listed);
+  EXPECT_EQ(with("parallel.stages=7").parallel.stages, (StageLayers{.cut = StageCut::kListed, .layers = {7}}));
   EXPECT_TRUE(with("parallel.sp=true").parallel.sp);
 }
 
@@ -235,6 +240,7 @@ TEST(RunConfig, EveryKeyChangesTheConfiguration) {
     if (const auto* e = std::get_if<EnumRef>(&field)) *e->index = *e->index == 0 ? 1 : 0;
     if (const auto* s = std::get_if<SizeRef>(&field)) *s->bytes += 1;
     if (const auto* n = std::get_if<CountRef>(&field)) *n->count += 1;
+    if (const auto* s = std::get_if<StagesRef>(&field)) *s->stages = {.cut = StageCut::kListed, .layers = {1, 0, 2}};
     EXPECT_FALSE(changed == defaults) << key.path();
     EXPECT_TRUE(parsed(to_toml(changed)) == changed) << key.path();
   }
@@ -302,6 +308,11 @@ constexpr WrongFile kWrongFiles[] = {
     {"[limits]\nmemory = \"12 parsecs\"",
      "run.toml:2: limits.memory: \"12 parsecs\" is not a size, for example 600MiB or 24GB (use B, KB, MB, GB, TB "
      "(powers of 1000) or KiB, MiB, GiB, TiB)"},
+    {"[parallel]\nstages = \"balance\"",
+     "run.toml:2: parallel.stages: \"balance\" is not even, balanced, or a list of layers per chunk (did you mean "
+     "balanced?)"},
+    {"[parallel]\nstages = [4, -1]",
+     "run.toml:2: parallel.stages: a list is not even, balanced, or a list of layers per chunk (default: \"even\")"},
     {"[limits]\nmemory = -5", "run.toml:2: limits.memory: -5 is not a size, for example 600MiB or 24GB (use 0)"},
     {"[comm]\ntimeout_s = 0", "run.toml:2: comm.timeout_s: 0 is not a number above 0 (default: 600.0)"},
 };

@@ -34,6 +34,12 @@ struct Write {
   std::string operator()(const EnumRef& x) const { return fmt::format("\"{}\"", x.names[*x.index]); }
   std::string operator()(const SizeRef& x) const { return std::to_string(*x.bytes); }
   std::string operator()(const CountRef& x) const { return std::to_string(*x.count); }
+  std::string operator()(const StagesRef& x) const {
+    if (x.stages->cut != StageCut::kListed) return toml_string(kStageCutNames[static_cast<size_t>(x.stages->cut)]);
+    std::vector<std::string> elements;
+    for (const int64_t layers : x.stages->layers) elements.push_back(std::to_string(layers));
+    return fmt::format("[{}]", join(elements, ", "));
+  }
 };
 
 constexpr std::string_view kReferenceHead =

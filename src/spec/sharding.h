@@ -16,11 +16,12 @@ struct ShardingPolicy {
   int zero = 0;                     // 0-3
   int shards = 1;                   // S: ranks over which states are divided; 1 at level 0
   int replicas = 1;                 // R: ranks holding the same shard; S * R = dp * cp
+  bool reduces_once = false;        // levels 2 and 3: gradients stay whole until the end of the step
   DType compute = DType::kFloat32;  // working weights, weight-gradient products
   DType grads = DType::kFloat32;    // accumulated gradient
 
   bool shards_params() const { return zero >= 3; }
-  bool shards_grads() const { return zero >= 2; }
+  bool shards_grads() const { return zero >= 2 && !reduces_once; }
   bool gathers_after_step() const { return (zero == 1 || zero == 2) && shards > 1; }
   // The weight gradient goes through a transient unit buffer in the compute dtype.
   bool transient_grads() const { return shards_grads() || grads != compute; }

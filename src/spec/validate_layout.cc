@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 
 #include "base/integer.h"
 #include "base/text.h"
@@ -42,6 +43,25 @@ void check_grid(const RunConfig& config, std::vector<Error>& errors) {
     errors.push_back({"parallel.shard_size",
                       fmt::format("{} ranks cannot share a shard at ZeRO level 0", parallel.shard_size),
                       "use zero = 1, or shard_size = 0"});
+}
+
+void check_reduction(const RunConfig& config, std::vector<Error>& errors) {
+  const ParallelConfig& parallel = config.parallel;
+  if (parallel.reduce == ReduceWhen::kMicrobatch || parallel.zero == 3) return;
+  errors.push_back({"parallel.reduce",
+                    parallel.zero == 2 ? std::string("step keeps gradients whole: ZeRO level 2 is then level 1")
+                                       : fmt::format("ZeRO level {} always reduces once a step", parallel.zero),
+                    parallel.zero == 2 ? "use zero = 1 with reduce = microbatch, or zero = 3"
+                                       : "use reduce = microbatch, or zero = 3"});
+}
+
+void check_buckets(const ModelSpec& model, const RunConfig& config, std::vector<Error>& errors) {
+  const auto layers = static_cast<int64_t>(model.layers.size());
+  if (config.parallel.bucket_layers > layers)
+    errors.push_back(
+        {"parallel.bucket_layers",
+         fmt::format("a bucket of {} layers is more than the model's {}", config.parallel.bucket_layers, layers),
+         fmt::format("use bucket_layers = {}", layers)});
 }
 
 void check_batch(const ModelSpec& model, const RunConfig& config, std::vector<Error>& errors) {
@@ -146,6 +166,8 @@ std::vector<Error> validate_layout(const ModelSpec& model, const RunConfig& conf
   std::vector<Error> errors;
   check_method(model, config, errors);
   check_grid(config, errors);
+  check_reduction(config, errors);
+  check_buckets(model, config, errors);
   check_tensor_parallel(model, config, errors);
   check_context_parallel(model, config, errors);
   check_pipeline(model, config, errors);
@@ -187,7 +209,7 @@ std::vector<Error> layout_notes(const ModelSpec& model, const RunConfig& config)
          fmt::format("{} tokens are padded to {} with ignored ones", config.batch.sequence, resolved.padded_sequence),
          ""});
   const std::vector<int64_t>& chunks = resolved.layers_per_chunk;
-  if (chunks.front() != chunks.back()) {
+  if (std::adjacent_find(chunks.begin(), chunks.end(), std::not_equal_to<>()) != chunks.end()) {
     std::vector<std::string> counts;
     for (const int64_t layers : chunks) counts.push_back(std::to_string(layers));
     notes.push_back(
@@ -196,8 +218,8 @@ std::vector<Error> layout_notes(const ModelSpec& model, const RunConfig& config)
   if (parallel.pp > 1 && parallel.zero >= 2)
     notes.push_back(
         {"parallel.zero",
-         fmt::format("level {} repeats its collectives for each of {} microbatches, level 1 has them once a step",
-                     parallel.zero, resolved.num_microbatches),
+         fmt::format("level {} repeats its {} for each of {} microbatches, level 1 has them once a step", parallel.zero,
+                     parallel.reduce == ReduceWhen::kStep ? "gathers" : "collectives", resolved.num_microbatches),
          ""});
   return notes;
 }

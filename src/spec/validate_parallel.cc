@@ -3,9 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 #include <string_view>
 
 #include "base/integer.h"
+#include "base/text.h"
+#include "spec/pipeline_stages.h"
 #include "spec/run_config_resolve.h"
 #include "spec/validate.h"
 #include "spec/validate_degrees.h"
@@ -113,6 +116,74 @@ void check_microbatches(const RunConfig& config, std::vector<Error>& errors) {
                       fmt::format("use global = {} or more", 2 * p * unit)});
 }
 
+// The file says how many ranks, chunks and microbatches it is for.
+void check_schedule_file(const RunConfig& config, std::vector<Error>& errors) {
+  const ParallelConfig& parallel = config.parallel;
+  if (parallel.schedule != ScheduleKind::kFile) {
+    if (!parallel.schedule_file.empty())
+      errors.push_back({"parallel.schedule_file",
+                        fmt::format("belongs to schedule = file, the schedule is {}", to_string(parallel.schedule)),
+                        "use schedule = file, or schedule_file = \"\""});
+    return;
+  }
+  if (parallel.schedule_file.empty()) {
+    errors.push_back({"parallel.schedule_file", "schedule file needs the path of one",
+                      "name a file (docs/formats/schedule.md), or use schedule = 1f1b"});
+    return;
+  }
+  if (parallel.pp == 1) {
+    errors.push_back(
+        {"parallel.schedule", "a schedule from a file needs a pipeline, pp is 1", "use schedule = 1f1b, or pp = 2"});
+    return;
+  }
+  const ScheduleSource& source = parallel.schedule_source;
+  if (source.text.empty()) {
+    errors.push_back({"parallel.schedule_file", parallel.schedule_file + " has not been read", ""});
+    return;
+  }
+  if (source.num_stages != parallel.pp)
+    errors.push_back(
+        {"parallel.pp",
+         fmt::format("{} is a schedule of {} ranks, pp is {}", parallel.schedule_file, source.num_stages, parallel.pp),
+         fmt::format("use pp = {}", source.num_stages)});
+  if (source.chunks_per_rank != parallel.vpp)
+    errors.push_back({"parallel.vpp",
+                      fmt::format("{} is a schedule of {} chunks a rank, vpp is {}", parallel.schedule_file,
+                                  source.chunks_per_rank, parallel.vpp),
+                      fmt::format("use vpp = {}", source.chunks_per_rank)});
+  const Result<int64_t> microbatches = num_microbatches(config);
+  if (microbatches.ok() && *microbatches != source.num_microbatches)
+    errors.push_back({"batch.global",
+                      fmt::format("{} is a schedule of {} microbatches, there are {}", parallel.schedule_file,
+                                  source.num_microbatches, *microbatches),
+                      fmt::format("use global = {}", source.num_microbatches * config.batch.micro * parallel.dp)});
+}
+
+std::string list_text(const std::vector<int64_t>& numbers) {
+  std::vector<std::string> parts;
+  for (const int64_t number : numbers) parts.push_back(std::to_string(number));
+  return fmt::format("[{}]", join(parts, ", "));
+}
+
+void check_stages(const ModelSpec& model, const ParallelConfig& parallel, std::vector<Error>& errors) {
+  if (parallel.stages.cut != StageCut::kListed) return;
+  const std::vector<int64_t>& listed = parallel.stages.layers;
+  const auto layers = static_cast<int64_t>(model.layers.size());
+  const int64_t chunks = int64_t{parallel.pp} * parallel.vpp;
+  ParallelConfig even = parallel;
+  even.stages = {};
+  const std::string hint =
+      fmt::format("use stages = {}, or stages = balanced", list_text(layers_per_stage(model, even, /*sequence=*/1)));
+  if (static_cast<int64_t>(listed.size()) != chunks) {
+    errors.push_back({"parallel.stages", fmt::format("{} numbers for pp x vpp = {} chunks", listed.size(), chunks),
+                      chunks <= layers + 2 ? hint : "use stages = even"});
+    return;
+  }
+  const int64_t sum = std::accumulate(listed.begin(), listed.end(), int64_t{0});
+  if (sum != layers)
+    errors.push_back({"parallel.stages", fmt::format("{} layers in all, the model has {}", sum, layers), hint});
+}
+
 }  // namespace
 
 std::vector<int64_t> ulysses_degrees(int64_t num_heads, int64_t num_kv_heads) {
@@ -175,6 +246,8 @@ void check_context_parallel(const ModelSpec& model, const RunConfig& config, std
 void check_pipeline(const ModelSpec& model, const RunConfig& config, std::vector<Error>& errors) {
   const ParallelConfig& parallel = config.parallel;
   const int64_t p = parallel.pp, v = parallel.vpp, layers = static_cast<int64_t>(model.layers.size());
+  check_schedule_file(config, errors);
+  check_stages(model, parallel, errors);
   if (p == 1) {
     if (v > 1)
       errors.push_back(
@@ -197,7 +270,8 @@ void check_pipeline(const ModelSpec& model, const RunConfig& config, std::vector
   else if (parallel.schedule == ScheduleKind::kInterleaved && v == 1)
     errors.push_back({"parallel.vpp", "schedule interleaved needs several chunks a rank, vpp is 1",
                       "use vpp = 2, or schedule = 1f1b"});
-  else if (parallel.schedule != ScheduleKind::kInterleaved && !is_v_shaped(parallel.schedule) && v > 1)
+  else if (parallel.schedule != ScheduleKind::kInterleaved && parallel.schedule != ScheduleKind::kFile &&
+           !is_v_shaped(parallel.schedule) && v > 1)
     errors.push_back({"parallel.vpp", fmt::format("schedule {} has one chunk a rank, vpp is {}", schedule, v),
                       "use vpp = 1, or schedule = interleaved"});
   check_microbatches(config, errors);

@@ -88,6 +88,64 @@ void expect_layout_errors(const std::vector<WrongLayout>& cases) {
     EXPECT_EQ(layout(wrong.model, wrong.settings), wrong.expected) << testing::PrintToString(wrong.settings);
 }
 
+TEST(Validate, StagesOfAPipeline) {
+  const ModelSpec dense = dense_model({.layers = 10});
+  EXPECT_EQ(layout(dense, {"parallel.pp=4", "parallel.stages=balanced"}), Messages{});
+  EXPECT_EQ(layout(dense, {"parallel.pp=4", "parallel.stages=0,4,0,6"}), Messages{});
+  EXPECT_EQ(layout(dense, {"parallel.pp=4", "parallel.stages=3,3,3"}),
+            Messages{"parallel.stages: 3 numbers for pp x vpp = 4 chunks (use stages = [3, 3, 2, 2], or stages = "
+                     "balanced)"});
+  EXPECT_EQ(layout(dense, {"parallel.pp=2", "parallel.vpp=2", "parallel.schedule=zbv", "parallel.stages=3,3,3,3"}),
+            Messages{"parallel.stages: 12 layers in all, the model has 10 (use stages = [3, 3, 2, 2], or stages = "
+                     "balanced)"});
+  EXPECT_EQ(layout(dense, {"parallel.stages=5,5"}),
+            Messages{"parallel.stages: 2 numbers for pp x vpp = 1 chunks (use stages = [10], or stages = balanced)"});
+  EXPECT_EQ(notes(dense, {"parallel.pp=3", "parallel.stages=4,2,4"}),
+            Messages{"parallel.pp: 10 layers in chunks of 4, 2, 4"});
+}
+
+TEST(Validate, ReductionAndBuckets) {
+  const ModelSpec dense = dense_model();
+  EXPECT_EQ(layout(dense, {"parallel.dp=2", "parallel.zero=3", "parallel.reduce=step", "parallel.bucket_layers=32"}),
+            Messages{});
+  EXPECT_EQ(
+      layout(dense, {"parallel.dp=2", "parallel.zero=2", "parallel.reduce=step"}),
+      Messages{"parallel.reduce: step keeps gradients whole: ZeRO level 2 is then level 1 (use zero = 1 with reduce "
+               "= microbatch, or zero = 3)"});
+  EXPECT_EQ(
+      layout(dense, {"parallel.dp=2", "parallel.zero=1", "parallel.reduce=step"}),
+      Messages{"parallel.reduce: ZeRO level 1 always reduces once a step (use reduce = microbatch, or zero = 3)"});
+  EXPECT_EQ(
+      layout(dense, {"parallel.bucket_layers=33"}),
+      Messages{"parallel.bucket_layers: a bucket of 33 layers is more than the model's 32 (use bucket_layers = 32)"});
+}
+
+TEST(Validate, ScheduleFiles) {
+  RunConfig run = config({"parallel.pp=4", "parallel.vpp=2", "parallel.schedule=file", "parallel.schedule_file=x.csv",
+                          "batch.global=12", "batch.micro=2"});
+  EXPECT_EQ(messages(validate_layout(dense_model(), run)), Messages{"parallel.schedule_file: x.csv has not been read"});
+  run.parallel.schedule_source = {
+      .text = "any", .placement = Placement::kV, .num_stages = 4, .chunks_per_rank = 2, .num_microbatches = 6};
+  EXPECT_EQ(messages(validate_layout(dense_model(), run)), Messages{});
+  run.parallel.schedule_source = {
+      .text = "any", .placement = Placement::kV, .num_stages = 2, .chunks_per_rank = 1, .num_microbatches = 5};
+  EXPECT_EQ(messages(validate_layout(dense_model(), run)),
+            (Messages{"parallel.pp: x.csv is a schedule of 2 ranks, pp is 4 (use pp = 2)",
+                      "parallel.vpp: x.csv is a schedule of 1 chunks a rank, vpp is 2 (use vpp = 1)",
+                      "batch.global: x.csv is a schedule of 5 microbatches, there are 6 (use global = 10)"}));
+  EXPECT_EQ(layout(dense_model(), {"parallel.schedule=file", "parallel.pp=2"}),
+            Messages{"parallel.schedule_file: schedule file needs the path of one (name a file "
+                     "(docs/formats/schedule.md), or use schedule = 1f1b)"});
+  EXPECT_EQ(
+      layout(dense_model(), {"parallel.schedule=file", "parallel.schedule_file=x.csv"}),
+      Messages{"parallel.schedule: a schedule from a file needs a pipeline, pp is 1 (use schedule = 1f1b, or pp = "
+               "2)"});
+  EXPECT_EQ(
+      layout(dense_model(), {"parallel.schedule_file=x.csv", "parallel.pp=2"}),
+      Messages{"parallel.schedule_file: belongs to schedule = file, the schedule is 1f1b (use schedule = file, or "
+               "schedule_file = \"\")"});
+}
+
 TEST(Validate, TensorParallelDividesHeadsAndWidths) {
   expect_layout_errors({
       // Planner case P31: 20 heads over 8; 5 and 10 divide 20 heads and 10,240 columns.

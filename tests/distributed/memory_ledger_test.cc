@@ -108,6 +108,8 @@ struct Case {
   bool bf16;
   int tp = 1;
   bool sp = false;
+  int bucket_layers = 1;
+  bool reduces_once = false;
 };
 
 std::vector<Case> cases() {
@@ -119,6 +121,9 @@ std::vector<Case> cases() {
           for (const int zero : {0, 1, 2, 3}) all.push_back({dp, zero, 0, 2, accumulation, recompute, bf16});
         for (const int zero : {1, 2, 3}) all.push_back({4, zero, 2, 1, accumulation, recompute, bf16});
         all.push_back({8, 3, 4, 1, accumulation, recompute, bf16});
+        for (const int zero : {0, 1, 2, 3})
+          all.push_back({4, zero, zero == 0 ? 0 : 2, 1, accumulation, recompute, bf16, 1, false, 2 + zero % 2});
+        all.push_back({4, 3, 2, 1, accumulation, recompute, bf16, 1, false, 2, true});
         if (accumulation == 1 && recompute == 1) continue;
         for (const bool sp : {false, true}) {
           for (const int zero : {0, 1, 2, 3}) all.push_back({2, zero, 0, 2, accumulation, recompute, bf16, 2, sp});
@@ -141,6 +146,8 @@ ResolvedConfig config_of(const Shape& shape, const Case& c, const ModelSpec& mod
   set("parallel.shard_size", c.shard_size);
   set("parallel.tp", c.tp);
   sources.set.push_back(std::string("parallel.sp=") + (c.sp ? "true" : "false"));
+  set("parallel.bucket_layers", c.bucket_layers);
+  if (c.reduces_once) sources.set.emplace_back("parallel.reduce=step");
   set("parallel.threads", 1);
   set("batch.micro", c.micro);
   set("batch.global", c.micro * c.dp * c.accumulation);
@@ -161,7 +168,7 @@ std::string describe(const Shape& shape, const Case& c) {
   return std::string(shape.name) + " dp" + std::to_string(c.dp) + " zero" + std::to_string(c.zero) + " shard" +
          std::to_string(c.shard_size) + " micro" + std::to_string(c.micro) + " acc" + std::to_string(c.accumulation) +
          " recompute" + std::to_string(c.recompute) + (c.bf16 ? " bf16" : " fp32") + " tp" + std::to_string(c.tp) +
-         (c.sp ? " sp" : "");
+         (c.sp ? " sp" : "") + " bucket" + std::to_string(c.bucket_layers) + (c.reduces_once ? " once" : "");
 }
 
 class MemoryLedger : public ::testing::TestWithParam<Shape> {};

@@ -38,6 +38,15 @@ class Random {
   std::mt19937 engine_;
 };
 
+// Four layers on the chunks, any number on each.
+std::string random_stages(Random& random, const Layout& layout) {
+  std::vector<int> layers(static_cast<size_t>(layout.pp * layout.vpp), 0);
+  for (int i = 0; i < 4; ++i) ++layers[static_cast<size_t>(random.below(layout.pp * layout.vpp))];
+  std::string text;
+  for (const int n : layers) text += (text.empty() ? "" : ",") + std::to_string(n);
+  return text;
+}
+
 // Legal for models of 4 query heads and 4 layers on at most 16 ranks; eight rows a step.
 Draw draw(uint32_t seed) {
   Random random(seed);
@@ -55,6 +64,8 @@ Draw draw(uint32_t seed) {
     if (layout.cp > 1 && layout.cp_kind == "ulysses" && (layout.cp > heads())) layout.cp_kind = "ring";
     layout.zero = random.below(4);
     if (layout.zero > 0 && layout.dp * layout.cp >= 4 && random.below(2) == 0) layout.shard_size = 2;
+    if (layout.zero == 3 && random.below(3) == 0) layout.reduce = "step";
+    layout.bucket_layers = random.one_of({1, 1, 2, 3});
     layout.micro = random.one_of({1, 1, 2});
     layout.accumulation = static_cast<int>(kRows) / layout.dp / layout.micro;
     layout.recompute_every = random.one_of({0, 0, 1, 2, 3});
@@ -78,6 +89,7 @@ Draw draw(uint32_t seed) {
       if (layout.schedule == "interleaved" && layout.accumulation % layout.pp != 0) continue;
       if (layout.schedule == "dualpipev" && layout.accumulation < 2 * layout.pp) continue;
       if (layout.pp * layout.vpp > 6) continue;  // embedding, four layers and head
+      if (random.below(3) == 0) layout.stages = random.below(3) == 0 ? "balanced" : random_stages(random, layout);
     }
     return {random.one_of({TinyKind::kLlama, TinyKind::kTiedQwen3, TinyKind::kGpt2}), random.below(3) == 0, layout,
             random.below(2) == 0};

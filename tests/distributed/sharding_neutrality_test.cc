@@ -71,6 +71,27 @@ TEST_P(ShardingNeutrality, E31OverlappedGathersReadThisStepsWeights) {
   EXPECT_TRUE(same_bits(recomputed.parameters, none.parameters));
 }
 
+// One collective for two or all layers, and one reduction a step: the same bits. At level 3 a microbatch's gradients
+// are then added up as at level 1, before they are reduced.
+TEST_P(ShardingNeutrality, BucketsAndTheTimeOfReduction) {
+  const std::vector<std::string> adam = {"optimizer.kind=adamw", "optimizer.lr=1e-2"};
+  for (const int zero : {0, 1, 2, 3}) {
+    const Layout base{.dp = 4, .zero = zero, .shard_size = zero == 0 ? 0 : 2};
+    const ProbeResult each = train(base, 5, adam);
+    for (const int bucket : {2, 3}) {
+      Layout layout = base;
+      layout.bucket_layers = bucket;
+      EXPECT_TRUE(same_bits(train(layout, 5, adam).parameters, each.parameters)) << layout.name();
+    }
+  }
+  const ProbeResult level1 = train({.dp = 2, .zero = 1, .accumulation = 2}, 5, adam);
+  for (const int bucket : {1, 2}) {
+    const ProbeResult once =
+        train({.dp = 2, .zero = 3, .accumulation = 2, .reduce = "step", .bucket_layers = bucket}, 5, adam);
+    EXPECT_TRUE(same_bits(once.parameters, level1.parameters)) << bucket;
+  }
+}
+
 // One SGD step with lr 1 moves every element that has a gradient, in every layer.
 TEST_P(ShardingNeutrality, E34EveryElementTrains) {
   for (const Layout& layout : {Layout{.micro = 4}, Layout{.dp = 4, .zero = 1}, Layout{.dp = 4, .zero = 2},

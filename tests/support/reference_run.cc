@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "base/integer.h"
+#include "schedule/schedule_source.h"
 #include "spec/validate.h"
 
 namespace fivefold::testing {
@@ -24,6 +25,9 @@ std::string Layout::name() const {
   if (sp) text += "_sp";
   if (cp > 1) text += "_cp" + std::to_string(cp) + "_" + cp_kind;
   if (pp > 1) text += "_pp" + std::to_string(pp) + "_" + schedule + (vpp > 1 ? "_v" + std::to_string(vpp) : "");
+  if (reduce != "microbatch") text += "_reduce-" + reduce;
+  if (bucket_layers > 1) text += "_bucket" + std::to_string(bucket_layers);
+  if (stages != "even") text += "_stages" + stages;
   return text;
 }
 
@@ -43,6 +47,9 @@ ProbeRequest probe_request(const Reference& reference, const Layout& layout, con
   set("parallel.pp", std::to_string(layout.pp));
   set("parallel.vpp", std::to_string(layout.vpp));
   set("parallel.schedule", layout.schedule);
+  set("parallel.stages", layout.stages);
+  set("parallel.reduce", layout.reduce);
+  set("parallel.bucket_layers", std::to_string(layout.bucket_layers));
   set("parallel.threads", "1");
   set("batch.micro", std::to_string(layout.micro));
   set("batch.global", std::to_string(rows_per_microbatch * microbatches));
@@ -56,8 +63,10 @@ ProbeRequest probe_request(const Reference& reference, const Layout& layout, con
     set("recompute.every", std::to_string(layout.recompute_every));
   }
   sources.set.insert(sources.set.end(), settings.begin(), settings.end());
-  const LoadedConfig loaded = load_config(sources);
+  LoadedConfig loaded = load_config(sources);
   FIVEFOLD_CHECK(loaded.errors.empty(), to_string(loaded.errors));
+  const Status read = read_schedule_source(loaded.config);
+  FIVEFOLD_CHECK(read.ok(), read.ok() ? "" : read.error().message());
   const auto problems = validate_engine(reference.model, loaded.config);
   FIVEFOLD_CHECK(problems.empty(), to_string(problems));
 

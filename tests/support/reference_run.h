@@ -26,6 +26,9 @@ struct Layout {
   std::string schedule = "1f1b";
   int cp = 1;
   std::string cp_kind = "ring";
+  std::string stages = "even";
+  std::string reduce = "microbatch";
+  int bucket_layers = 1;
   std::string name() const;
 };
 

@@ -1,0 +1,19 @@
+// The schedule that a configuration names in parallel.schedule_file, read into the configuration, so that whoever gets
+// the configuration needs the file no more.
+#pragma once
+
+#include <string>
+
+#include "base/result.h"
+#include "spec/run_config.h"
+
+namespace fivefold {
+
+// Reads and checks the file when `config` has schedule = file: CSV when its name ends in .csv, else fivefold's text.
+// Does nothing otherwise. Errors: the file cannot be read; those of read_schedule_text() and read_schedule_csv().
+Status read_schedule_source(RunConfig& config);
+
+// The same from the text that a run's record holds.
+Status set_schedule_source(RunConfig& config, const std::string& text, const std::string& name);
+
+}  // namespace fivefold
