@@ -106,8 +106,8 @@ class StepClock {
     if (exposed + hidden == 0) return;
     cost_.communication_seconds += exposed + hidden;
     const double queued = std::max(0.0, communication_free_ - now_);
-    add(TimePart::kOverlapSlowdown, std::min(tensor.hidden.moving, seconds) * times_->rates().overlap_share());
-    add(TimePart::kExposedCommunication, queued + exposed + std::max(0.0, hidden - seconds));
+    add(TimePart::kOverlapSlowdown, tensor.hidden.moving * times_->rates().overlap_share());
+    add(TimePart::kExposedCommunication, queued + exposed);
     communication_free_ = std::max(communication_free_, now_);
   }
   void blocking(double seconds) {

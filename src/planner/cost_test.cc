@@ -26,7 +26,7 @@ HardwareSpec round_machine(double flops_per_s, double collective_s) {
       h.device.streams.points.push_back({stream, dtype, 1, 1e18, 2});
   }
   for (const CollectiveKind kind :
-       {CollectiveKind::kAllReduce, CollectiveKind::kAllGather, CollectiveKind::kReduceScatter})
+       {CollectiveKind::kAllReduce, CollectiveKind::kAllGather, CollectiveKind::kReduceScatter, CollectiveKind::kSend})
     h.node_link.collectives.points.push_back({kind, 2, int64_t{1} << 40, collective_s});
   return h;
 }
@@ -85,6 +85,46 @@ TEST(Cost, HidesReductionsBehindBackward) {
   const ResolvedConfig config = resolved(model, {.dp = 2, .sequence = 64});
   const StepCost slow = predict_cost(model, build_inventory(model), config, round_machine(1e6, 1e-3));
   EXPECT_NEAR(slow[TimePart::kExposedCommunication], 3e-3, 1e-6);
+}
+
+// A ring of two: forward passes one block on; backward one block, then the gradient of the other's, and the last
+// gradient home. All but that last hop of each layer is behind attention when attention takes longer.
+TEST(Cost, HidesTheRingBehindAttention) {
+  const ModelSpec model = named_model("demo-tiny");
+  RunConfig run;
+  run.parallel.cp = 2;
+  run.parallel.zero = 0;
+  run.batch.sequence = 64;
+  run.precision.compute = ComputeKind::kBf16;
+  const ResolvedConfig config = resolve(run, model).value();
+  const auto layers = static_cast<double>(model.layers.size());
+  const auto exposed = [&](double flops_per_s, double hop_s) {
+    HardwareSpec machine = round_machine(flops_per_s, 1e-15);
+    for (CollectivePoint& point : machine.node_link.collectives.points)
+      if (point.kind == CollectiveKind::kSend) point.seconds = hop_s;
+    return predict_cost(model, build_inventory(model), config, machine)[TimePart::kExposedCommunication];
+  };
+  EXPECT_NEAR(exposed(1e18, 0.25), 4 * layers * 0.25, 1e-6);
+  EXPECT_NEAR(exposed(1e6, 1e-3), layers * 1e-3, 1e-6);
+}
+
+// Buckets: as long as computing is free a step of level 3 is its calls, an n-th of them and the scalars.
+TEST(Cost, ABucketIsOneCall) {
+  const ModelSpec model = named_model("demo-tiny");
+  RunConfig run;
+  run.parallel.dp = 2;
+  run.parallel.zero = 3;
+  run.batch.sequence = 64;
+  const auto layers = static_cast<int>(model.layers.size());
+  for (const int bucket : {1, 2, layers}) {
+    run.parallel.bucket_layers = bucket;
+    const StepCost cost =
+        predict_cost(model, build_inventory(model), resolve(run, model).value(), round_machine(1e18, 0.25));
+    // Each bucket is gathered twice, since the loss lies between, and reduced once;
+    // embedding and head are gathered once and reduced once; two scalars.
+    const int buckets = (layers + bucket - 1) / bucket, gathers = 2 * buckets;
+    EXPECT_NEAR(cost.seconds, 0.25 * (gathers + buckets + 2 + 2 + 2), 1e-6) << bucket;
+  }
 }
 
 // A long step from three microbatches equals the replay of all of them: at level 3 nothing is carried between steps.

@@ -14,15 +14,24 @@ class CallList {
 
   bool sequence_parallel() const { return shape_.split.sequence_parts() > 1; }
 
+  int index_of(const Operation& op) const { return static_cast<int>(&op - operations_.operations.data()); }
+
   // Of a tensor of the residual stream's width.
-  void stream(CollectiveKind kind, Purpose purpose, int slot, bool hidden = false) {
+  LayerCall& stream(CollectiveKind kind, Purpose purpose, int slot) {
     const int64_t width = operations_.slots[static_cast<size_t>(slot)].width;
-    calls_.push_back({kind, purpose, GroupKind::kTp, shape_.tokens * width, dtype_bytes(shape_.compute), hidden});
+    calls_.push_back({kind, purpose, GroupKind::kTp, shape_.tokens * width, dtype_bytes(shape_.compute)});
+    return calls_.back();
+  }
+  // Behind one of the two products of a column linear's backward.
+  void hidden_stream(CollectiveKind kind, Purpose purpose, const Operation& op) {
+    LayerCall& call = stream(kind, purpose, op.input);
+    call.operation = index_of(op);
+    call.beside = 0.5;
   }
   void statistics(int64_t rows) {
     // fp64 numbers, of every rank.
     calls_.push_back({CollectiveKind::kAllGather, Purpose::kLoss, GroupKind::kTp,
-                      shape_.split.size * rows * kLossStatisticsBytes / 8, 8, false});
+                      shape_.split.size * rows * kLossStatisticsBytes / 8, 8});
   }
 
   void forward(const Operation& op) {
@@ -36,9 +45,9 @@ class CallList {
   }
   void backward(const Operation& op) {
     if (op.cut == LinearCut::kColumn) {
-      if (sequence_parallel()) stream(CollectiveKind::kAllGather, Purpose::kActivations, op.input, true);
-      stream(sequence_parallel() ? CollectiveKind::kReduceScatter : CollectiveKind::kAllReduce,
-             Purpose::kActivationGradients, op.input, true);
+      if (sequence_parallel()) hidden_stream(CollectiveKind::kAllGather, Purpose::kActivations, op);
+      hidden_stream(sequence_parallel() ? CollectiveKind::kReduceScatter : CollectiveKind::kAllReduce,
+                    Purpose::kActivationGradients, op);
     }
     if (op.kind == OperationKind::kAttention) attention(op, true);
     const bool row = op.cut == LinearCut::kRow || op.kind == OperationKind::kEmbedding;
@@ -49,29 +58,39 @@ class CallList {
     if (c == 1) return;
     const auto width = [&](int slot) { return operations_.slots[static_cast<size_t>(slot)].width; };
     const int64_t q = width(op.output), kv = width(op.input) - q;
-    const auto add = [&](CollectiveKind kind, Purpose purpose, int64_t elements, int64_t bytes, bool hidden) {
-      calls_.push_back({kind, purpose, GroupKind::kCp, elements, bytes, hidden});
-    };
-    const auto pass_on = [&](Purpose purpose, int64_t bytes, bool hidden) {
-      add(CollectiveKind::kSend, purpose, t * kv, bytes, hidden);
-      add(CollectiveKind::kRecv, purpose, t * kv, bytes, hidden);
+    const auto add = [&](CollectiveKind kind, Purpose purpose, int64_t elements, int64_t bytes) {
+      calls_.push_back({kind, purpose, GroupKind::kCp, elements, bytes});
     };
     switch (shape_.context.kind) {
       case CpKind::kRing:
-        for (int64_t step = 1; step < c; ++step) pass_on(Purpose::kActivations, element, true);
-        if (backward)
-          for (int64_t step = 0; step < c; ++step) pass_on(Purpose::kActivationGradients, 4, false);
-        return;
+        return ring(op, t * kv, backward);
       case CpKind::kAllGather:
-        add(CollectiveKind::kAllGather, Purpose::kActivations, c * t * kv, element, false);
-        if (backward) add(CollectiveKind::kReduceScatter, Purpose::kActivationGradients, c * t * kv, element, false);
+        add(CollectiveKind::kAllGather, Purpose::kActivations, c * t * kv, element);
+        if (backward) add(CollectiveKind::kReduceScatter, Purpose::kActivationGradients, c * t * kv, element);
         return;
       case CpKind::kUlysses: {
         const Purpose purpose = backward ? Purpose::kActivationGradients : Purpose::kActivations;
         for (const int64_t elements : {t * width(op.extra[1]), t * q})
-          add(CollectiveKind::kAllToAll, purpose, elements, element, false);
+          add(CollectiveKind::kAllToAll, purpose, elements, element);
         return;
       }
+    }
+  }
+  // In each of c steps of computation the block of the next one travels, and in backward the gradient of the one
+  // before; the last gradient's way home follows.
+  void ring(const Operation& op, int64_t elements, bool backward) {
+    const int64_t c = shape_.context.degree;
+    for (int64_t step = 0; step <= (backward ? c : c - 1); ++step) {
+      const double beside = step < c ? 1.0 / static_cast<double>(c) : 0.0;
+      bool joined = false;
+      const auto pass_on = [&](Purpose purpose, int64_t bytes) {
+        for (const CollectiveKind kind : {CollectiveKind::kSend, CollectiveKind::kRecv}) {
+          calls_.push_back({kind, purpose, GroupKind::kCp, elements, bytes, index_of(op), beside, joined});
+          joined = true;
+        }
+      };
+      if (step < c - 1) pass_on(Purpose::kActivations, dtype_bytes(shape_.compute));
+      if (backward && step > 0) pass_on(Purpose::kActivationGradients, 4);
     }
   }
   // The two parts of a backward: the gather of a column linear's input belongs to the second.

@@ -15,7 +15,9 @@ struct LayerCall {
   GroupKind group = GroupKind::kTp;
   int64_t elements = 0;  // of the whole tensor, which every rank has before or after; of what is sent or received
   int64_t element_bytes = 0;
-  bool hidden = false;  // a product of the same operation runs meanwhile
+  int operation = -1;   // whose pass it belongs to; -1: none that could hide it
+  double beside = 0;    // share of that operation's computation that goes on meanwhile
+  bool joined = false;  // one batch with the call before it
 
   // Sent by one of `ranks`.
   int64_t bytes_sent(int64_t ranks) const;

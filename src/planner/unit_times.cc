@@ -1,5 +1,7 @@
 #include "planner/unit_times.h"
 
+#include <algorithm>
+
 #include "planner/cost.h"
 #include "spec/rank_grid.h"
 
@@ -55,13 +57,30 @@ double UnitTimes::weight_seconds(const Unit& unit, const UnitOperations& operati
   return seconds;
 }
 
-// Collectives of the tensor group in one pass: those that a product of the same operation hides, and the others.
-TensorSeconds UnitTimes::tensor_seconds(const UnitOperations& operations, TapeStep step,
+// Collectives of the tensor and context groups in one pass. What is beside a computation hides for as long as that
+// takes.
+TensorSeconds UnitTimes::tensor_seconds(const Unit& unit, const UnitOperations& operations, TapeStep step, Pass pass,
                                         const TapeOptions& options) const {
   TensorSeconds seconds;
-  for (const LayerCall& call : layer_calls(operations, step, tape_, options)) {
-    LinkSeconds& sum = call.hidden ? seconds.hidden : seconds.exposed;
-    sum = sum + links_(call.kind, call.group, static_cast<double>(call.elements * call.element_bytes));
+  const std::vector<LayerCall> calls = layer_calls(operations, step, tape_, options);
+  for (size_t i = 0; i < calls.size();) {
+    const LayerCall& call = calls[i];
+    LinkSeconds link;
+    do {
+      link =
+          link + links_(calls[i].kind, calls[i].group, static_cast<double>(calls[i].elements * calls[i].element_bytes));
+    } while (++i < calls.size() && calls[i].joined);
+    if (link.seconds == 0) continue;
+    double beside = 0;
+    if (call.beside > 0) {
+      const OperationKind kind = operations.operations[static_cast<size_t>(call.operation)].kind;
+      beside =
+          call.beside * rates_.operation_seconds(
+                            kind, pass, operation_work(part_.model(), unit, operations, call.operation, pass, shape_));
+    }
+    const double hidden = std::min(1.0, beside / link.seconds);
+    seconds.hidden = seconds.hidden + LinkSeconds{hidden * link.seconds, hidden * link.moving};
+    seconds.exposed = seconds.exposed + LinkSeconds{(1 - hidden) * link.seconds, (1 - hidden) * link.moving};
   }
   return seconds;
 }
@@ -76,15 +95,16 @@ UnitSeconds UnitTimes::unit_seconds(int index) const {
   if (unit.kind == UnitKind::kHead) {
     // The loss's forward is within its kBackward work; the norm's is not.
     s.head = s.backward + pass_seconds(unit, operations, Pass::kForward, 1);
-    s.tensor_head = tensor_seconds(operations, TapeStep::kLoss);
+    s.tensor_head = tensor_seconds(unit, operations, TapeStep::kLoss, Pass::kBackward);
   } else {
-    s.tensor_forward = tensor_seconds(operations, TapeStep::kForward);
-    s.tensor_backward = tensor_seconds(operations, TapeStep::kBackward);
+    s.tensor_forward = tensor_seconds(unit, operations, TapeStep::kForward, Pass::kForward);
+    s.tensor_backward = tensor_seconds(unit, operations, TapeStep::kBackward, Pass::kBackward);
     if (unit.kind == UnitKind::kLayer) {
-      s.tensor_recompute = tensor_seconds(operations, TapeStep::kRecompute);
-      s.tensor_recompute_unused = tensor_seconds(operations, TapeStep::kRecompute, {.output_unused = true});
-      s.tensor_backward_input = tensor_seconds(operations, TapeStep::kBackwardInput);
-      s.tensor_backward_weight = tensor_seconds(operations, TapeStep::kBackwardWeight);
+      s.tensor_recompute = tensor_seconds(unit, operations, TapeStep::kRecompute, Pass::kForward);
+      s.tensor_recompute_unused =
+          tensor_seconds(unit, operations, TapeStep::kRecompute, Pass::kForward, {.output_unused = true});
+      s.tensor_backward_input = tensor_seconds(unit, operations, TapeStep::kBackwardInput, Pass::kBackward);
+      s.tensor_backward_weight = tensor_seconds(unit, operations, TapeStep::kBackwardWeight, Pass::kBackward);
       s.backward_weight = weight_seconds(unit, operations);
     }
     s.forward = pass_seconds(unit, operations, Pass::kForward, count);

@@ -12,10 +12,10 @@
 
 namespace fivefold {
 
-// Collectives of the tensor group within a computation.
+// Collectives of the tensor and context groups within a computation.
 struct TensorSeconds {
-  LinkSeconds exposed;  // those that everything waits for
-  LinkSeconds hidden;   // those during which the computation goes on
+  LinkSeconds exposed;  // the time that everything waits for
+  LinkSeconds hidden;   // the time during which the computation goes on
 };
 
 struct UnitSeconds {
@@ -50,7 +50,8 @@ class UnitTimes {
  private:
   double pass_seconds(const Unit& unit, const UnitOperations& operations, Pass pass, int count) const;
   double weight_seconds(const Unit& unit, const UnitOperations& operations) const;
-  TensorSeconds tensor_seconds(const UnitOperations& operations, TapeStep step, const TapeOptions& options = {}) const;
+  TensorSeconds tensor_seconds(const Unit& unit, const UnitOperations& operations, TapeStep step, Pass pass,
+                               const TapeOptions& options = {}) const;
   UnitSeconds unit_seconds(int index) const;
   // Elements of the units' flat buffers.
   double elements(const std::vector<int>& units) const;

@@ -148,7 +148,7 @@ void TapeWriter::backward_context(const Operation& op) {
     case CpKind::kRing:
       exchange(t * q * 4);
       for (int i = 0; i < 2; ++i) exchange(t * kv * element);
-      for (int i = 0; i < 2; ++i) exchange(t * kv * 4);
+      for (int i = 0; i < 3; ++i) exchange(t * kv * 4);
       break;
     case CpKind::kAllGather:
       for (int i = 0; i < 2; ++i) exchange(c * t * kv * element);

@@ -120,13 +120,17 @@ void ContextParallel::backward(const at::Tensor& qkv, const ops::HeadGeometry& h
   }
 }
 
-Work ContextParallel::pass_on(const at::Tensor& from, const at::Tensor& to, Purpose purpose) const {
+Work ContextParallel::pass_on(const std::vector<Passed>& passed) const {
   const int next = (rank() + 1) % degree(), before = (rank() + degree() - 1) % degree();
-  return communicator_.batch_send_recv(
-      group_,
-      {{.kind = CollectiveKind::kSend, .buffer = as_buffer(from, dtype_of(from)), .peer = next},
-       {.kind = CollectiveKind::kRecv, .buffer = as_buffer(to, dtype_of(to)), .peer = before}},
-      purpose, {.mode = Mode::kAsync, .stream = {}, .keep_alive = {}});
+  std::vector<PeerTransfer> transfers;
+  for (const auto& [from, to, purpose] : passed) {
+    transfers.push_back(
+        {.kind = CollectiveKind::kSend, .buffer = as_buffer(from, dtype_of(from)), .peer = next, .purpose = purpose});
+    transfers.push_back(
+        {.kind = CollectiveKind::kRecv, .buffer = as_buffer(to, dtype_of(to)), .peer = before, .purpose = purpose});
+  }
+  return communicator_.batch_send_recv(group_, transfers, passed.front().purpose,
+                                       {.mode = Mode::kAsync, .stream = {}, .keep_alive = {}});
 }
 
 void ContextParallel::exchange(const at::Tensor& from, const at::Tensor& to, Purpose purpose) const {
@@ -141,7 +145,7 @@ void ContextParallel::forward_ring(const Call& call, at::Tensor& out, at::Tensor
   for (int step = 0; step < degree(); ++step) {
     const at::Tensor &block = blocks[step % 2], &next = blocks[(step + 1) % 2];
     PendingWork passing;
-    if (step + 1 < degree()) passing = PendingWork(pass_on(block, next, Purpose::kActivations));
+    if (step + 1 < degree()) passing = PendingWork(pass_on({{block, next, Purpose::kActivations}}));
     const int owner = (rank() + degree() - step) % degree();
     run_forward(call.layout(call.segments.ring[static_cast<size_t>(owner)], call.tokens), call.qkv, block, sum,
                 step == 0 ? ops::AttentionOutput::Mode::kOverwrite : ops::AttentionOutput::Mode::kMerge, lse,
@@ -151,30 +155,35 @@ void ContextParallel::forward_ring(const Call& call, at::Tensor& out, at::Tensor
   out.copy_(sum);
 }
 
+// While a step computes, the next block comes in, and so does the sum of the others' gradients of the present one.
 void ContextParallel::backward_ring(const Call& call, const at::Tensor& out, const at::Tensor& lse,
                                     const at::Tensor& dout, at::Tensor& dqkv) const {
   const at::Tensor dq = allocate(kExchanged, {call.tokens, call.q_width()}, DType::kFloat32);
-  at::Tensor blocks[2], gradients[2];
+  at::Tensor blocks[2], gradients[3];  // of the gradients the last one is what comes in
   for (at::Tensor& block : blocks) block = allocate(kExchanged, {call.tokens, call.kv_width()}, call.compute);
   for (at::Tensor& block : gradients) block = allocate(kExchanged, {call.tokens, call.kv_width()}, DType::kFloat32);
   blocks[0].copy_(call.keys_and_values());
   for (int step = 0; step < degree(); ++step) {
-    const at::Tensor &block = blocks[step % 2], &next = blocks[(step + 1) % 2];
-    const at::Tensor &gradient = gradients[step % 2], &next_gradient = gradients[(step + 1) % 2];
-    PendingWork passing;
-    if (step + 1 < degree()) passing = PendingWork(pass_on(block, next, Purpose::kActivations));
+    const at::Tensor &block = blocks[step % 2], &gradient = gradients[step % 2];
+    std::vector<Passed> passed;
+    if (step + 1 < degree()) passed.push_back({block, blocks[(step + 1) % 2], Purpose::kActivations});
+    if (step > 0) passed.push_back({gradients[(step + 1) % 2], gradients[2], Purpose::kActivationGradients});
+    PendingWork passing(pass_on(passed));
     const int owner = (rank() + degree() - step) % degree();
-    const auto mode = step == 0 ? kernels::Accumulate::kOverwrite : kernels::Accumulate::kAdd;
-    run_backward(
-        call.layout(call.segments.ring[static_cast<size_t>(owner)], call.tokens), call.qkv, block, out, lse, dout,
-        {.data = dq.data_ptr(), .type = kernels::ElementType::kFloat32, .stride = call.q_width(), .mode = mode},
-        gradient, mode, call.threads);
+    run_backward(call.layout(call.segments.ring[static_cast<size_t>(owner)], call.tokens), call.qkv, block, out, lse,
+                 dout,
+                 {.data = dq.data_ptr(),
+                  .type = kernels::ElementType::kFloat32,
+                  .stride = call.q_width(),
+                  .mode = step == 0 ? kernels::Accumulate::kOverwrite : kernels::Accumulate::kAdd},
+                 gradient, kernels::Accumulate::kOverwrite, call.threads);
     passing.wait();
-    // The sum goes on with its block; after the last step it is its owner's.
-    pass_on(gradient, next_gradient, Purpose::kActivationGradients).wait_host();
+    if (step > 0) gradient.add_(gradients[2]);
   }
+  // After the last step the sum goes home to its block's owner.
+  pass_on({{gradients[(degree() - 1) % 2], gradients[2], Purpose::kActivationGradients}}).wait_host();
   dqkv.narrow(1, 0, call.q_width()).copy_(dq);
-  dqkv.narrow(1, call.q_width(), call.kv_width()).copy_(gradients[degree() % 2]);
+  dqkv.narrow(1, call.q_width(), call.kv_width()).copy_(gradients[2]);
 }
 
 void ContextParallel::forward_gathered(const Call& call, at::Tensor& out, at::Tensor& lse) const {

@@ -6,7 +6,8 @@
 //
 // Note [Exchanges]
 //   Ring: key and value blocks travel round, the next one while the present one is computed with; outputs are merged in
-//   fp32. Backward: blocks travel again, and with each the fp32 sum of its gradient, which ends at its owner.
+//   fp32. Backward: blocks travel again, and with each the fp32 sum of its gradient, which ends at its owner: while a
+//   step's part is computed, the sum of the parts before it comes in, and is added.
 //   Gathered: keys and values of all ranks, forward and again backward; their gradients are reduce-scattered.
 //   Ulysses: an all-to-all turns rows of all heads into all rows of a c-th of the heads; what it brings is kept for
 //   backward in the place of qkv. KV heads fewer than c are sent to several ranks, and their gradients come back in
@@ -51,8 +52,12 @@ class ContextParallel {
                          at::Tensor& dqkv) const;
   void backward_ulysses(const Call& call, const at::Tensor& lse, const Kept& kept, const at::Tensor& dout,
                         at::Tensor& dqkv) const;
-  // Sends `from` to the next rank of the ring and fills `to` from the one before.
-  Work pass_on(const at::Tensor& from, const at::Tensor& to, Purpose purpose) const;
+  struct Passed {
+    at::Tensor from, to;
+    Purpose purpose;
+  };
+  // In one batch: sends each `from` to the next rank of the ring and fills `to` from the one before.
+  Work pass_on(const std::vector<Passed>& passed) const;
   void exchange(const at::Tensor& from, const at::Tensor& to, Purpose purpose) const;
 
   Communicator& communicator_;
