@@ -63,12 +63,18 @@ Status write_text(const std::filesystem::path& path, const std::string& text) {
   return Ok{};
 }
 
-// The folder with the complete configuration, the model and the plan.
-Result<RunPlan> make_run_directory(const std::filesystem::path& directory, const LoadedRun& run,
+// The folder with the complete configuration, the model, the schedule if it came from a file, and the plan. `run` goes
+// on with the folder's copy of the schedule, since the file may change or go.
+Result<RunPlan> make_run_directory(const std::filesystem::path& directory, LoadedRun& run,
                                    const std::string& model_config, const HardwareSpec& hardware) {
   std::error_code error;
   std::filesystem::create_directories(directory, error);
   if (error) return Error{directory.string(), "cannot be created: " + error.message(), "choose another run.directory"};
+  ParallelConfig& parallel = run.config.config.parallel;
+  if (parallel.schedule == ScheduleKind::kFile) {
+    parallel.schedule_file = (directory / "schedule.txt").string();
+    FIVEFOLD_TRY(write_text(parallel.schedule_file, parallel.schedule_source.text));
+  }
   FIVEFOLD_TRY(write_text(directory / "config.toml", to_toml(run.config.config)));
   FIVEFOLD_TRY(write_text(directory / "config.json", model_config));
   const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
