@@ -28,6 +28,7 @@ struct Call {
   // Set by the transport in program order.
   std::vector<CallRecord> records{};  // one, or one per transfer
   std::vector<int64_t> tickets{};     // of the records in the flight recorder
+  bool logged = false;                // in the call log
 
   size_t num_buffers() const { return 1 + more.size(); }
   InOut buffer(size_t i) const { return i == 0 ? InOut{input, output} : more[i - 1]; }

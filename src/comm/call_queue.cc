@@ -8,13 +8,18 @@ namespace fivefold {
 // Completion of one call, for threads of the host.
 class HostWork final : public WorkState {
  public:
+  explicit HostWork(std::shared_ptr<CallLog> log) : log_(std::move(log)) {}
+
   bool wait_host(double timeout_s) override {
     std::unique_lock lock(mutex_);
     const auto complete = [this] { return done_; };
-    if (timeout_s == Work::kForever) {
-      changed_.wait(lock, complete);
-    } else if (!changed_.wait_for(lock, std::chrono::duration<double>(timeout_s), complete)) {
-      return false;
+    if (!done_) {
+      const CallLog::Wait wait(*log_);
+      if (timeout_s == Work::kForever) {
+        changed_.wait(lock, complete);
+      } else if (!changed_.wait_for(lock, std::chrono::duration<double>(timeout_s), complete)) {
+        return false;
+      }
     }
     if (error_) std::rethrow_exception(error_);
     return true;
@@ -38,14 +43,16 @@ class HostWork final : public WorkState {
   }
 
  private:
+  const std::shared_ptr<CallLog> log_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   bool done_ = false;
   std::exception_ptr error_;
 };
 
-CallQueue::CallQueue(std::function<bool(Call&)> accept, std::function<void(Call&)> execute)
-    : accept_(std::move(accept)), execute_(std::move(execute)), thread_([this] { run(); }) {}
+CallQueue::CallQueue(std::function<bool(Call&)> accept, std::function<void(Call&)> execute,
+                     std::shared_ptr<CallLog> log)
+    : accept_(std::move(accept)), execute_(std::move(execute)), log_(std::move(log)), thread_([this] { run(); }) {}
 
 CallQueue::~CallQueue() {
   {
@@ -61,7 +68,7 @@ Work CallQueue::submit(Call call) {
   if (!accept_(call)) return Work();
   const bool sync = call.options.mode == Mode::kSync;
   if (!sync || executing_ || !entries_.empty()) {
-    const auto work = std::make_shared<HostWork>();
+    const auto work = std::make_shared<HostWork>(log_);
     entries_.push_back({std::move(call), work});
     lock.unlock();
     changed_.notify_all();
@@ -72,10 +79,13 @@ Work CallQueue::submit(Call call) {
   executing_ = true;
   lock.unlock();
   std::exception_ptr error;
-  try {
-    execute_(call);
-  } catch (...) {
-    error = std::current_exception();
+  {
+    const CallLog::Wait wait(*log_);
+    try {
+      execute_(call);
+    } catch (...) {
+      error = std::current_exception();
+    }
   }
   lock.lock();
   executing_ = false;

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "comm/call.h"
+#include "comm/call_log.h"
 
 namespace fivefold {
 
@@ -19,8 +20,9 @@ class HostWork;
 class CallQueue {
  public:
   // `accept` numbers and records a call, or returns false for one that is not to be made: called in program order,
-  // under the queue's lock. `execute` runs it and may throw; executions never overlap.
-  CallQueue(std::function<bool(Call&)> accept, std::function<void(Call&)> execute);
+  // under the queue's lock. `execute` runs it and may throw; executions never overlap. `log` learns when a caller is
+  // blocked.
+  CallQueue(std::function<bool(Call&)> accept, std::function<void(Call&)> execute, std::shared_ptr<CallLog> log);
   // Executes what is queued, then ends the thread.
   ~CallQueue();
   CallQueue(const CallQueue&) = delete;
@@ -39,6 +41,7 @@ class CallQueue {
 
   const std::function<bool(Call&)> accept_;
   const std::function<void(Call&)> execute_;
+  const std::shared_ptr<CallLog> log_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Entry> entries_;

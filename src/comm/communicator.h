@@ -19,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/call_log.h"
 #include "comm/comm_counters.h"
 #include "comm/comm_error.h"
 #include "comm/flight_recorder.h"
@@ -210,6 +211,8 @@ class Communicator {
   // Calls and bytes of the calls that this rank made, seconds of those that are over, and its last calls.
   CommCounters& counters() { return *counters_; }
   const FlightRecorder& flight_recorder() const { return *recorder_; }
+  // When this rank's calls ran; off at first.
+  CallLog& call_log() { return *log_; }
 
  protected:
   // The transport shares both: they may outlive the communicator, for peers that still report about it.
@@ -217,6 +220,7 @@ class Communicator {
 
   const std::shared_ptr<CommCounters>& shared_counters() const { return counters_; }
   FlightRecorder& recorder() { return *recorder_; }
+  const std::shared_ptr<CallLog>& shared_call_log() const { return log_; }
 
  private:
   // Executes or enqueues a call whose arguments are consistent in themselves.
@@ -225,6 +229,7 @@ class Communicator {
   Group world_;
   std::shared_ptr<CommCounters> counters_;
   std::shared_ptr<FlightRecorder> recorder_;
+  std::shared_ptr<CallLog> log_ = std::make_shared<CallLog>();
 };
 
 }  // namespace fivefold

@@ -1,6 +1,5 @@
 #include "comm/local_communicator.h"
 
-#include <chrono>
 #include <numeric>
 
 #include "comm/comm_error.h"
@@ -16,7 +15,7 @@ LocalCommunicator::LocalCommunicator(std::shared_ptr<LocalState> state, Group wo
     : Communicator(world, std::make_shared<CommCounters>(), state->recorder(world.rank())),
       state_(std::move(state)),
       queue_(std::make_unique<CallQueue>([this](Call& call) { return accept(call); },
-                                         [this](Call& call) { execute(call); })) {}
+                                         [this](Call& call) { execute(call); }, shared_call_log())) {}
 
 LocalCommunicator::~LocalCommunicator() {
   queue_.reset();
@@ -89,6 +88,7 @@ bool LocalCommunicator::accept(Call& call) {
     if (r.kind == CollectiveKind::kSend) bytes = r.bytes;
     counters().add(r.kind, r.group_kind, r.purpose, bytes);
   }
+  call.logged = call_log().on();
   return true;
 }
 
@@ -113,7 +113,7 @@ std::span<std::byte> LocalCommunicator::sent_bytes(const Call& call, size_t i) {
 }
 
 void LocalCommunicator::execute(Call& call) {
-  const auto start = std::chrono::steady_clock::now();
+  const double begin_s = CallLog::now_s();
   update_records(call, CallState::kExecuting);
   try {
     state_->throw_if_aborted(rank());
@@ -126,8 +126,12 @@ void LocalCommunicator::execute(Call& call) {
     throw;
   }
   update_records(call, CallState::kDone);
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-  counters().add_time(call.kind, seconds.count());
+  const double end_s = CallLog::now_s();
+  counters().add_time(call.kind, end_s - begin_s);
+  if (!call.logged) return;
+  int64_t bytes = 0;
+  for (const CallRecord& record : call.records) bytes += record.bytes;
+  call_log().add({call.kind, call.group.kind(), call.purpose, bytes, begin_s, end_s, 0});
 }
 
 }  // namespace fivefold

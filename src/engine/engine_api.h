@@ -54,6 +54,7 @@ struct ProbeRequest {
   bool want_parameters = false;  // after the updates
   bool want_hashes = true;       // after the updates; holds one unit's weights at a time, uncounted
   bool log_allocations = false;
+  bool want_calls = false;
   std::optional<NetworkSpec> simulate;  // links that the ranks imitate
 };
 
@@ -67,6 +68,8 @@ struct ProbeResult {
   std::vector<RankMemory> memory;                     // per rank, of the first step
   std::vector<std::vector<RecordedTraffic>> traffic;  // per rank, of one step
   std::vector<double> step_seconds;                   // of every step, the first (without update) included
+  // Per rank and step, the first one left out, when asked: the collectives that ended in it.
+  std::vector<std::vector<std::vector<RecordedCall>>> calls;
 };
 
 // A training run, from its first step or the newest checkpoint to its last step or the request to stop.

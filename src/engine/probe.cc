@@ -99,8 +99,10 @@ class RankProbe {
     const auto rank = static_cast<size_t>(communicator.rank());
     const std::vector<RecordedTraffic> before = traffic_rows(communicator.counters());
     const bool update = request_.updates > 0;
+    start_calls(communicator);
     const StepOutcome outcome =
         session.step(microbatches, request_.config.config.optimizer.lr, 1, [update](double, double) { return update; });
+    end_calls(session);
     session.interpreter().finish_parameter_gathers();
     {
       const std::lock_guard lock(mutex_);
@@ -115,12 +117,22 @@ class RankProbe {
     }
   }
 
+  void start_calls(Communicator& communicator) const { communicator.call_log().switch_to(request_.want_calls); }
+  void end_calls(RankSession& session) {
+    if (!request_.want_calls) return;
+    std::vector<RecordedCall> calls = take_calls(session);
+    const std::lock_guard lock(mutex_);
+    result_.calls[static_cast<size_t>(session.communicator().rank())].push_back(std::move(calls));
+  }
+
   void finish(RankSession& session, const std::vector<MicrobatchTokens>& microbatches, Communicator& communicator) {
     const bool root = communicator.rank() == 0;
     for (int update = 2; update <= request_.updates + 1; ++update) {
       const bool last = update > request_.updates;
+      start_calls(communicator);
       const StepOutcome outcome = session.step(microbatches, request_.config.config.optimizer.lr, update,
                                                [last](double, double) { return !last; });
+      end_calls(session);
       if (!root) continue;
       result_.losses.push_back(outcome.loss);
       if (!last) result_.grad_norms.push_back(outcome.grad_norm);
@@ -156,6 +168,7 @@ Result<ProbeResult> run_probe(const ProbeRequest& request) {
   result.memory.resize(static_cast<size_t>(world));
   result.traffic.resize(static_cast<size_t>(world));
   result.parameter_hashes.resize(static_cast<size_t>(world));
+  result.calls.resize(static_cast<size_t>(world));
   std::mutex mutex;
   LocalOptions options;
   options.timeout_s = request.config.config.comm.timeout_s;

@@ -53,6 +53,18 @@ std::vector<RecordedTraffic> traffic_since(std::vector<RecordedTraffic> after,
   return after;
 }
 
+std::vector<RecordedCall> take_calls(RankSession& session) {
+  CallLog& log = session.communicator().call_log();
+  log.switch_to(false);
+  const Interpreter& interpreter = session.interpreter();
+  const double origin = interpreter.origin_s() + interpreter.times().front().begin_s;
+  std::vector<RecordedCall> calls;
+  for (const LoggedCall& call : log.take())
+    calls.push_back(
+        {call.kind, call.group, call.purpose, call.bytes, call.begin_s - origin, call.end_s - origin, call.waited_s});
+  return calls;
+}
+
 RankRecorder::RankRecorder(RankSession& session, MemoryLedger& ledger, const std::filesystem::path& run_directory,
                            const std::string& model_config, std::optional<int64_t> resumed_from)
     : session_(session),
@@ -87,6 +99,7 @@ void RankRecorder::begin_step() {
   traffic_before_ = traffic_rows(session_.communicator().counters());
   seconds_before_ = collective_seconds(session_.communicator().counters());
   ledger_.reset_peak();
+  session_.communicator().call_log().switch_to(num_steps_++ < kStepsWithCalls);
   step_begin_s_ = seconds();
 }
 
@@ -114,6 +127,7 @@ void RankRecorder::end_step(int64_t step, const StepOutcome& outcome, double lea
   const double origin = times.empty() ? 0 : times.front().begin_s;
   for (const InstructionTime& time : times)
     line.times.push_back({time.begin_s - origin, time.end_s - origin, time.cpu_s});
+  line.calls = take_calls(session_);
   writer_.write(line);
 }
 

@@ -15,9 +15,15 @@ std::vector<RecordedTraffic> traffic_rows(const CommCounters& counters);
 // Rows of `after` less those of `before`.
 std::vector<RecordedTraffic> traffic_since(std::vector<RecordedTraffic> after,
                                            const std::vector<RecordedTraffic>& before);
+// The session's calls that have ended since the last time they were taken, from the begin of its last step; the log of
+// calls is off afterwards.
+std::vector<RecordedCall> take_calls(RankSession& session);
 
 class RankRecorder {
  public:
+  // Calls are many lines for one of a step: the first steps of a session tell how communication is hidden.
+  static constexpr int kStepsWithCalls = 32;
+
   // Writes the session's first lines.
   RankRecorder(RankSession& session, MemoryLedger& ledger, const std::filesystem::path& run_directory,
                const std::string& model_config, std::optional<int64_t> resumed_from);
@@ -35,6 +41,7 @@ class RankRecorder {
   RecordWriter writer_;
   std::chrono::steady_clock::time_point start_;
   double step_begin_s_ = 0;
+  int num_steps_ = 0;  // begun in this session
   std::vector<RecordedTraffic> traffic_before_;
   std::array<double, kNumCollectiveKinds> seconds_before_{};
 };

@@ -1,5 +1,6 @@
 #include "record/record_reader.h"
 
+#include <cmath>
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -110,6 +111,13 @@ class FieldTaker {
   }
   void seconds(const char* key, double& value) {
     if (const Json* json = find(key)) value = duration(*json, key);
+  }
+  // May lie before what it counts from.
+  void moment(const char* key, double& value) {
+    const Json* json = find(key);
+    if (!json) return;
+    value = json->is_number() ? json->get<double>() : std::numeric_limits<double>::quiet_NaN();
+    if (!(std::abs(value) <= kMaxSeconds)) fail(key, json->dump() + " is not a time in seconds");
   }
 
  private:

@@ -30,7 +30,7 @@ TEST(RecordWriter, WritesTheDocumentedLines) {
   writer.write(ProgramRecord{{{"forward", "layers.0", 1}, {"grad_norm", "", -1}}});
   StepRecord step = example_step(1);
   step.times = {{0, 0.125, 0.0625}, {0.125, 0.25, 0}};
-  step.calls = {{CollectiveKind::kAllReduce, GroupKind::kDpCp, Purpose::kLoss, 8, 0.125, 0.1875}};
+  step.calls = {{CollectiveKind::kAllReduce, GroupKind::kDpCp, Purpose::kLoss, 8, -0.125, 0.1875, 0.0625}};
   writer.write(step);
   writer.write(EvaluationRecord{1, 5.25, 128, 1.0, 0.5});
   writer.write(CheckpointRecord{1, 2.0, 0.75, 12000, "checkpoints/step-1"});
@@ -52,7 +52,8 @@ TEST(RecordWriter, WritesTheDocumentedLines) {
       R"("peak":{"params":2000,"workspace":4096},"at_peak":{"params":2000},"peak_total":6000,)"
       R"("traffic":[{"kind":"all_reduce","group":"dp_cp","purpose":"loss","calls":1,"bytes":8}],)"
       R"("collective_seconds":{"all_reduce":0.0125},"times":[[0.0,0.125,0.0625],[0.125,0.25,0.0]],)"
-      R"("calls":[{"kind":"all_reduce","group":"dp_cp","purpose":"loss","bytes":8,"begin":0.125,"end":0.1875}]})"
+      R"("calls":[{"kind":"all_reduce","group":"dp_cp","purpose":"loss","bytes":8,"begin":-0.125,"end":0.1875,)"
+      R"("exposed":0.0625}]})"
       "\n"
       R"({"line":"evaluation","step":1,"loss":5.25,"tokens":128,"begin":1.0,"seconds":0.5})"
       "\n"
@@ -73,7 +74,7 @@ TEST(RunRecord, EveryLineComesBackAsWritten) {
   StepRecord step = example_step(8);
   step.updated = false;
   step.times = {{0, 0.125, 0.0625}, {0.125, 0.25, 0}};
-  step.calls = {{CollectiveKind::kAllGather, GroupKind::kShard, Purpose::kParameters, 512, 0.125, 0.1875}};
+  step.calls = {{CollectiveKind::kAllGather, GroupKind::kShard, Purpose::kParameters, 512, -0.125, 0.1875, 0.0625}};
   const EvaluationRecord evaluation{8, 5.25, 128, 1.0, 0.5};
   const CheckpointRecord checkpoint{8, 2.0, 0.75, 12000, "checkpoints/step-8"};
   const ProcessRecord process{10, 20, 30, 2};

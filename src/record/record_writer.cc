@@ -77,6 +77,7 @@ class FieldPutter {
   }
   void index(const char* key, int value) { json_[key] = value; }
   void seconds(const char* key, double value) { json_[key] = rounded(value); }
+  void moment(const char* key, double value) { json_[key] = rounded(value); }
 
  private:
   template <typename Item>

@@ -65,13 +65,15 @@ struct RecordedTraffic {
   bool operator==(const RecordedTraffic&) const = default;
 };
 
-// One collective of a step, from the begin of the step.
+// One collective that ended within a step, from the begin of the step: before it, so negative, where the step before
+// left it under way. A batch of sends and receives is one call.
 struct RecordedCall {
   CollectiveKind kind = CollectiveKind::kAllReduce;
   GroupKind group = GroupKind::kWorld;
   Purpose purpose = Purpose::kControl;
   int64_t bytes = 0;              // of the buffer handed over
-  double begin_s = 0, end_s = 0;  // of its execution
+  double begin_s = 0, end_s = 0;  // of its execution, waiting for peers included
+  double exposed_s = 0;           // of it: the rank's thread waited in the communicator, for whatever call
   bool operator==(const RecordedCall&) const = default;
 };
 

@@ -103,7 +103,7 @@ TEST_F(ReportTest, TraceShowsMeasuredBesidePlanned) {
   run.record.ranks[1].sessions[0].start.started_at -= 0.5;
   for (StepRecord& step : steps_of(run, 1)) step.begin_s += 0.5;
   for (StepRecord& step : steps_of(run, 0))
-    step.calls = {{CollectiveKind::kReduceScatter, GroupKind::kShard, Purpose::kGradients, 3000, 0.05, 0.06}};
+    step.calls = {{CollectiveKind::kReduceScatter, GroupKind::kShard, Purpose::kGradients, 3000, 0.05, 0.06, 0.004}};
   ASSERT_TRUE(write_trace(run, folder_, {.num_steps = 2}).ok());
   const auto trace = nlohmann::json::parse(text(folder_ / "trace.json"));
   int measured = 0, planned = 0, calls = 0;

@@ -67,6 +67,8 @@ class Interpreter {
 
   // Times of the last program's instructions, in its order.
   const std::vector<InstructionTime>& times() const { return times_; }
+  // The moment from which times() count, on the steady clock.
+  double origin_s() const { return origin_s_; }
 
  private:
   // `next`: the instruction after it; null: none.
