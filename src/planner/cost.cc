@@ -4,6 +4,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <optional>
 
 #include "planner/unit_times.h"
 #include "spec/rank_grid.h"
@@ -52,10 +53,15 @@ class StepClock {
   }
   double now() const { return now_; }
 
+  // Keeps account of calls and waits from now on.
+  void watch_communication() { tally_.emplace(); }
+  std::vector<CommunicationTime> communication() const { return tally_->times(now_); }
+
   // Counts from here; what is under way stays so.
   void restart() {
     begin_ = now_;
     cost_ = {};
+    if (tally_) tally_->restart(now_);
   }
   StepCost cost() const {
     StepCost cost = cost_;
@@ -66,6 +72,8 @@ class StepClock {
  private:
   void add(TimePart part, double seconds) {
     cost_.parts[static_cast<size_t>(part)] += seconds;
+    const bool waits = part == TimePart::kExposedCommunication || part == TimePart::kBubble;
+    if (tally_ && waits) tally_->wait(now_, now_ + seconds);
     now_ += seconds;
   }
   void compute(TimePart part, double seconds) {
@@ -75,25 +83,36 @@ class StepClock {
   }
   // Puts a collective behind those that are under way and returns when it starts. While it waits for a simulated link
   // it takes nothing from what computes; that of all that is under way is spread evenly.
-  double start(const LinkSeconds& link) {
+  double start(const LinkSeconds& link, GroupKind group, Purpose purpose) {
     const double start = std::max(now_, communication_free_), left = start - now_;
     communication_free_ = start + link.seconds;
     cost_.communication_seconds += link.seconds;
     if (link.seconds > 0) moving_share_ = (moving_share_ * left + link.moving) / (left + link.seconds);
+    if (tally_) tally_->flight(group, purpose, start, communication_free_);
     return start;
   }
   // The units of a bucket are one call, issued by the last of its instructions.
-  template <typename Seconds>
-  void issue(const Instruction& instruction, const Seconds& link_seconds, std::vector<double>& arrivals,
-             const Observer& observer) {
+  bool collects(const Instruction& instruction) {
     bucket_.push_back(instruction.unit);
     const std::vector<Instruction>& all = program_->instructions;
-    if (position_ + 1 < all.size() && all[position_ + 1].joined) return;
-    const LinkSeconds link = link_seconds(bucket_);
-    const double begin = start(link);
+    return position_ + 1 < all.size() && all[position_ + 1].joined;
+  }
+  void gather(const Instruction& instruction, const Observer& observer) {
+    if (collects(instruction)) return;
+    const double begin = start(times_->gather(bucket_), GroupKind::kShard, Purpose::kParameters);
+    arrive(gathers_, instruction, begin, observer);
+  }
+  // Over the shard group; when nothing follows this step, over the replicas too.
+  void reduce(const Instruction& instruction, const Observer& observer) {
+    if (collects(instruction)) return;
+    const double begin = start(times_->reduce_scatter(bucket_), GroupKind::kShard, Purpose::kGradients);
+    if (instruction.last) start(times_->all_reduce(bucket_), GroupKind::kReplicate, Purpose::kGradients);
+    arrive(reductions_, instruction, begin, observer);
+  }
+  void arrive(std::vector<double>& arrivals, const Instruction& instruction, double begin, const Observer& observer) {
     for (const int unit : bucket_) arrivals[static_cast<size_t>(unit)] = communication_free_;
     bucket_.clear();
-    if (observer && link.seconds > 0) observer(instruction, begin, communication_free_, true);
+    if (observer && communication_free_ > begin) observer(instruction, begin, communication_free_, true);
   }
   void wait(const std::vector<double>& arrivals, int unit) {
     add(TimePart::kExposedCommunication, std::max(0.0, arrivals[static_cast<size_t>(unit)] - now_));
@@ -109,6 +128,13 @@ class StepClock {
     add(TimePart::kOverlapSlowdown, tensor.hidden.moving * times_->rates().overlap_share());
     add(TimePart::kExposedCommunication, queued + exposed);
     communication_free_ = std::max(communication_free_, now_);
+    if (!tally_) return;
+    for (const TensorSeconds::Call& call : tensor.calls)
+      tally_->within(call.group, call.purpose, call.seconds, call.exposed);
+  }
+  void blocking(double seconds, GroupKind group, Purpose purpose) {
+    if (tally_) tally_->within(group, purpose, seconds, seconds);
+    blocking(seconds);
   }
   void blocking(double seconds) {
     cost_.communication_seconds += seconds;
@@ -127,10 +153,14 @@ class StepClock {
     return true;
   }
 
+  static Purpose purpose_of(const Instruction& transfer) {
+    const bool gradients = transfer.op == Opcode::kSendGradients || transfer.op == Opcode::kRecvGradients;
+    return gradients ? Purpose::kActivationGradients : Purpose::kActivations;
+  }
   // What is sent leaves when what is under way before it is over.
   void send(const Instruction& instruction, const Observer& observer) {
     const LinkSeconds& transfer = times_->transfer(rank_, instruction.peer);
-    const double begin = start(transfer);
+    const double begin = start(transfer, GroupKind::kPp, purpose_of(instruction));
     (*mail_)[{rank_, instruction.peer}].push_back(communication_free_);
     if (observer && transfer.seconds > 0) observer(instruction, begin, communication_free_, true);
   }
@@ -140,6 +170,7 @@ class StepClock {
     const double transfer = times_->transfer(instruction.peer, rank_).seconds;
     const double late = std::max(0.0, messages.front() - now_), moving = std::min(late, transfer);
     messages.pop_front();
+    if (tally_) tally_->within(GroupKind::kPp, purpose_of(instruction), late, late);
     add(TimePart::kBubble, late - moving);
     add(TimePart::kExposedCommunication, moving);
   }
@@ -149,15 +180,14 @@ class StepClock {
     const int unit = instruction.unit;
     switch (instruction.op) {
       case Opcode::kCountTokens:
-        start(times.scalar_all_reduce());
+        start(times.scalar_all_reduce(), GroupKind::kWorld, Purpose::kTokenCount);
         count_ = communication_free_;
         return;
       case Opcode::kWaitCount:
         return add(TimePart::kExposedCommunication, std::max(0.0, count_ - now_));
       case Opcode::kUnshard:
       case Opcode::kGatherParameters:
-        return issue(
-            instruction, [&](const std::vector<int>& units) { return times.gather(units); }, gathers_, observer);
+        return gather(instruction, observer);
       case Opcode::kWaitUnshard:
       case Opcode::kWaitParameters:
         return wait(gathers_, unit);
@@ -185,21 +215,17 @@ class StepClock {
       case Opcode::kAccumulateGrads:
         return compute(TimePart::kGradients, times[unit].accumulate);
       case Opcode::kReduceGrads:
-        return issue(
-            instruction,
-            [&](const std::vector<int>& units) {
-              const LinkSeconds reduced = times.reduce_scatter(units);
-              return instruction.last ? reduced + times.all_reduce(units) : reduced;
-            },
-            reductions_, observer);
+        return reduce(instruction, observer);
       case Opcode::kWaitReduce:
         return wait(reductions_, unit);
       case Opcode::kSumPartialGrads:
-        return blocking(times.partial_sums());
+        for (const TensorSeconds::Call& call : times.partial_sums().calls)
+          blocking(call.seconds, call.group, call.purpose);
+        return;
       case Opcode::kGradNorm:
         for (const Instruction& other : program_->instructions)
           if (other.op == Opcode::kOptimizerStep) compute(TimePart::kGradients, times[other.unit].sum_of_squares);
-        return blocking(times.scalar_all_reduce().seconds);
+        return blocking(times.scalar_all_reduce().seconds, GroupKind::kWorld, Purpose::kGradNorm);
       case Opcode::kOptimizerStep:
         return compute(TimePart::kOptimizer, times[unit].optimizer);
       case Opcode::kReshard:
@@ -220,6 +246,7 @@ class StepClock {
   std::vector<int> bucket_;                   // units of the joined instructions so far
   std::vector<double> gathers_, reductions_;  // when the latest one of a unit ends
   StepCost cost_;
+  std::optional<CommunicationTally> tally_;
 };
 
 // One step of all pipeline ranks.
@@ -297,6 +324,32 @@ StepCost predict_cost(const ModelSpec& model, const Inventory& inventory, const 
   extend(cost.communication_seconds, two.communication_seconds);
   for (size_t i = 0; i < cost.parts.size(); ++i) extend(cost.parts[i], two.parts[i]);
   return cost;
+}
+
+std::vector<CommunicationTime> predict_communication(const ModelSpec& model, const Inventory& inventory,
+                                                     const ResolvedConfig& config, const HardwareSpec& hardware,
+                                                     int pipeline_rank) {
+  const UnitTimes times(model, inventory, config, hardware);
+  const auto of_steps_with = [&](int64_t num_microbatches) {
+    const std::vector<Program> programs = programs_of(model, inventory, config, num_microbatches);
+    std::vector<StepClock> clocks(programs.size(), StepClock(times));
+    StepClock& watched = clocks[static_cast<size_t>(pipeline_rank)];
+    watched.watch_communication();
+    run_step(clocks, programs, 0, nullptr);
+    for (StepClock& clock : clocks) clock.restart();
+    run_step(clocks, programs, 0, nullptr);
+    return watched.communication();
+  };
+  const int64_t m = config.num_microbatches;
+  if (m <= 3 || config.degrees.pp > 1) return of_steps_with(m);
+  std::vector<CommunicationTime> result = of_steps_with(3);
+  for (const CommunicationTime& two : of_steps_with(2))  // Note [Periods of a step]
+    for (CommunicationTime& three : result)
+      if (three.group == two.group && three.purpose == two.purpose) {
+        three.seconds += static_cast<double>(m - 3) * (three.seconds - two.seconds);
+        three.exposed += static_cast<double>(m - 3) * (three.exposed - two.exposed);
+      }
+  return result;
 }
 
 std::vector<TimelineEntry> step_timeline(const ModelSpec& model, const Inventory& inventory,

@@ -14,6 +14,7 @@
 #include <array>
 #include <vector>
 
+#include "planner/communication_times.h"
 #include "planner/rates.h"
 #include "schedule/run_program.h"
 
@@ -48,6 +49,11 @@ RankPlacement rank_placement(const ResolvedConfig& config, const HardwareSpec& h
 // Of the pipeline rank with the least bubble. REQUIRES: planner_scope() finds nothing.
 StepCost predict_cost(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config,
                       const HardwareSpec& hardware);
+
+// Of the same step on one pipeline rank: its collectives by group and purpose, and how much of them is hidden.
+std::vector<CommunicationTime> predict_communication(const ModelSpec& model, const Inventory& inventory,
+                                                     const ResolvedConfig& config, const HardwareSpec& hardware,
+                                                     int pipeline_rank = 0);
 
 // Start and end of each instruction of a pipeline rank's Program on its timeline, for pictures.
 struct TimelineEntry {

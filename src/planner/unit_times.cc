@@ -27,8 +27,10 @@ UnitTimes::UnitTimes(const ModelSpec& model, const Inventory& inventory, const R
   scalar_all_reduce_ = links_(CollectiveKind::kAllReduce, GroupKind::kWorld, 16);
   for (const PartialOver over : kAllPartialOver) {
     const int64_t bytes = part_.partial_elements(over) * dtype_bytes(policy_.grads);
-    if (bytes > 0)
-      partial_sums_ += links_(CollectiveKind::kAllReduce, group_of(over), static_cast<double>(bytes)).seconds;
+    if (bytes == 0) continue;
+    const LinkSeconds link = links_(CollectiveKind::kAllReduce, group_of(over), static_cast<double>(bytes));
+    partial_sums_.seconds += link.seconds;
+    partial_sums_.calls.push_back({group_of(over), Purpose::kGradients, link.seconds, link.seconds});
   }
   num_pipeline_ranks_ = config.degrees.pp;
   const auto message = static_cast<double>(tape_.stream_tokens() * model.hidden * dtype_bytes(config.compute));
@@ -63,14 +65,17 @@ TensorSeconds UnitTimes::tensor_seconds(const Unit& unit, const UnitOperations& 
                                         const TapeOptions& options) const {
   TensorSeconds seconds;
   const std::vector<LayerCall> calls = layer_calls(operations, step, tape_, options);
-  for (size_t i = 0; i < calls.size();) {
-    const LayerCall& call = calls[i];
+  for (size_t first = 0, end = 0; first < calls.size(); first = end) {
+    std::vector<double> each;
     LinkSeconds link;
     do {
-      link =
-          link + links_(calls[i].kind, calls[i].group, static_cast<double>(calls[i].elements * calls[i].element_bytes));
-    } while (++i < calls.size() && calls[i].joined);
+      const LayerCall& call = calls[end];
+      const LinkSeconds own = links_(call.kind, call.group, static_cast<double>(call.elements * call.element_bytes));
+      each.push_back(own.seconds);
+      link = link + own;
+    } while (++end < calls.size() && calls[end].joined);
     if (link.seconds == 0) continue;
+    const LayerCall& call = calls[first];
     double beside = 0;
     if (call.beside > 0) {
       const OperationKind kind = operations.operations[static_cast<size_t>(call.operation)].kind;
@@ -81,6 +86,9 @@ TensorSeconds UnitTimes::tensor_seconds(const Unit& unit, const UnitOperations& 
     const double hidden = std::min(1.0, beside / link.seconds);
     seconds.hidden = seconds.hidden + LinkSeconds{hidden * link.seconds, hidden * link.moving};
     seconds.exposed = seconds.exposed + LinkSeconds{(1 - hidden) * link.seconds, (1 - hidden) * link.moving};
+    for (size_t i = first; i < end; ++i)
+      if (each[i - first] > 0)
+        seconds.calls.push_back({calls[i].group, calls[i].purpose, each[i - first], (1 - hidden) * each[i - first]});
   }
   return seconds;
 }

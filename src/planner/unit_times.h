@@ -14,8 +14,15 @@ namespace fivefold {
 
 // Collectives of the tensor and context groups within a computation.
 struct TensorSeconds {
-  LinkSeconds exposed;  // the time that everything waits for
-  LinkSeconds hidden;   // the time during which the computation goes on
+  struct Call {
+    GroupKind group;
+    Purpose purpose;
+    double seconds;
+    double exposed;  // of them, those that everything waits for
+  };
+  LinkSeconds exposed;      // the time that everything waits for
+  LinkSeconds hidden;       // the time during which the computation goes on
+  std::vector<Call> calls;  // all of them
 };
 
 struct UnitSeconds {
@@ -40,7 +47,12 @@ class UnitTimes {
   LinkSeconds all_reduce(const std::vector<int>& units) const;
   const Rates& rates() const { return rates_; }
   const LinkSeconds& scalar_all_reduce() const { return scalar_all_reduce_; }
-  double partial_sums() const { return partial_sums_; }
+  // Of gradients of shared parameters, one call after the other.
+  struct PartialSums {
+    double seconds = 0;
+    std::vector<TensorSeconds::Call> calls;
+  };
+  const PartialSums& partial_sums() const { return partial_sums_; }
   // Of activations, or of their gradient, from one pipeline rank to another.
   const LinkSeconds& transfer(int from, int to) const {
     return transfers_[static_cast<size_t>(from) * static_cast<size_t>(num_pipeline_ranks_) + static_cast<size_t>(to)];
@@ -65,7 +77,7 @@ class UnitTimes {
   LinkTimes links_;
   std::vector<UnitSeconds> seconds_;
   LinkSeconds scalar_all_reduce_;
-  double partial_sums_ = 0;
+  PartialSums partial_sums_;
   int num_pipeline_ranks_ = 1;
   std::vector<LinkSeconds> transfers_;  // by sender and receiver
 };

@@ -97,6 +97,7 @@ Result<Reconciliation> reconcile(const PlannedRun& run, const PlannedRun* baseli
   append(memory_rows(run));
   append(traffic_rows(run));
   append(time_rows(run, time, baseline, other));
+  append(communication_rows(run));
   append(acceptance_rows(run, time, baseline, other));
   result.notes = notes_of(run, time);
   return result;

@@ -34,6 +34,7 @@ PlannedTime planned_time(const RunPlan& plan, const StepCost& cost, const Hardwa
   time.calibrated = !hardware.device.gemm.points.empty() && hardware.device.gemm.kind == Provenance::kMeasured;
   time.step_s = cost.seconds;
   time.timeline = step_timeline(plan.model, plan.inventory, plan.config, hardware);
+  time.communication = predict_communication(plan.model, plan.inventory, plan.config, hardware);
   time.peak_flops_per_s = peak_flops_per_s(plan.config, hardware);
   time.parts = parts_of_timeline(time.timeline, cost);
   return time;
@@ -46,18 +47,23 @@ std::vector<RankPlan> plans_of_others(const RunPlan& plan, const StepCost* cost,
   if (degrees.tp * degrees.cp * degrees.pp == 1) return others;
   const RankGrid grid = RankGrid::create(degrees).value();
   std::map<int, std::vector<TimelineEntry>> timelines;
+  std::map<int, std::vector<CommunicationTime>> communication;
   for (int rank = 1; rank < degrees.world(); ++rank) {
     RankPlan other{
         .program = training_program(plan.inventory, plan.config, rank_stages(plan.model, plan.config, rank), rank),
         .ledger = predict_memory(plan.model, plan.inventory, plan.config, rank),
         .traffic = predict_traffic(plan.model, plan.inventory, plan.config, rank),
         .parts = {},
-        .timeline = {}};
+        .timeline = {},
+        .communication = {}};
     if (hardware) {
       const int stage = grid.coordinates(rank).pp;
-      if (!timelines.contains(stage))
+      if (!timelines.contains(stage)) {
         timelines[stage] = step_timeline(plan.model, plan.inventory, plan.config, *hardware, stage);
+        communication[stage] = predict_communication(plan.model, plan.inventory, plan.config, *hardware, stage);
+      }
       other.timeline = timelines[stage];
+      other.communication = communication[stage];
       other.parts = parts_of_timeline(other.timeline, *cost);
     }
     others.push_back(std::move(other));

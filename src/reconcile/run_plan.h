@@ -24,7 +24,8 @@ struct PlannedTime {
   double step_s = 0;                    // in steady state
   PartSeconds parts;                    // their sum is step_s
   std::vector<TimelineEntry> timeline;  // of one step: the rank's instructions and, apart, its collectives
-  double peak_flops_per_s = 0;          // of all ranks; 0: unknown
+  std::vector<CommunicationTime> communication;
+  double peak_flops_per_s = 0;  // of all ranks; 0: unknown
 };
 
 // What differs from rank to rank where the model is split.
@@ -32,8 +33,9 @@ struct RankPlan {
   Program program;
   Ledger ledger;
   std::vector<TrafficLine> traffic;
-  PartSeconds parts;                    // with hardware
-  std::vector<TimelineEntry> timeline;  // with hardware
+  PartSeconds parts;                             // with hardware
+  std::vector<TimelineEntry> timeline;           // with hardware
+  std::vector<CommunicationTime> communication;  // with hardware
 };
 
 struct RunPlan {
@@ -47,7 +49,7 @@ struct RunPlan {
   std::vector<TrafficLine> traffic;  // of a step on rank 0
   std::vector<RankPlan> others;      // of ranks 1, 2, ...; none: all ranks are as rank 0
   StepFlops flops;                   // of a step, all ranks
-  std::optional<PlannedTime> time;   // nothing without hardware; parts and timeline of rank 0
+  std::optional<PlannedTime> time;   // nothing without hardware; parts, timeline and communication of rank 0
 
   const RankPlan* other(int rank) const {
     return rank == 0 || others.empty() ? nullptr : &others[static_cast<size_t>(rank) - 1];
@@ -59,6 +61,9 @@ struct RunPlan {
   const PartSeconds& parts_of(int rank) const { return other(rank) ? other(rank)->parts : time->parts; }
   const std::vector<TimelineEntry>& timeline_of(int rank) const {
     return other(rank) ? other(rank)->timeline : time->timeline;
+  }
+  const std::vector<CommunicationTime>& communication_of(int rank) const {
+    return other(rank) ? other(rank)->communication : time->communication;
   }
 };
 

@@ -18,6 +18,8 @@ std::vector<ReconcileRow> traffic_rows(const PlannedRun& run);
 // Parts of a step and the whole. `baseline_time` belongs to `baseline`.
 std::vector<ReconcileRow> time_rows(const PlannedRun& run, const MeasuredTime& time, const PlannedRun* baseline,
                                     const MeasuredTime* baseline_time);
+// Collectives by group and purpose, and how much of them is hidden behind computation.
+std::vector<ReconcileRow> communication_rows(const PlannedRun& run);
 // Throughput, utilisation, scaling, goodput, loss.
 std::vector<ReconcileRow> acceptance_rows(const PlannedRun& run, const MeasuredTime& time, const PlannedRun* baseline,
                                           const MeasuredTime* baseline_time);
