@@ -7,6 +7,7 @@
 #include <charconv>
 #include <string_view>
 
+#include "cli/machine.h"
 #include "spec/run_config_io.h"
 #include "spec/validate.h"
 
@@ -41,25 +42,6 @@ ModelSpec model_of(const BenchCase& bench) {
   return model;
 }
 
-RunConfig config_of(const BenchCase& bench) {
-  RunConfig config;
-  config.parallel.dp = bench.dp;
-  config.parallel.zero = bench.zero;
-  config.parallel.threads = bench.threads;
-  config.batch.micro = bench.micro;
-  config.batch.global = bench.micro * bench.dp * bench.accumulation;
-  config.batch.sequence = bench.sequence;
-  if (bench.documents > 1) config.batch.packing = Packing::kDocuments;
-  config.precision.compute = bench.bf16 ? ComputeKind::kBf16 : ComputeKind::kFp32;
-  if (bench.recompute_every > 0) {
-    config.recompute.kind = RecomputeKind::kFull;
-    config.recompute.every = bench.recompute_every;
-  }
-  config.optimizer.kind = OptimizerKind::kAdamW;
-  config.optimizer.clip = 1.0;
-  return config;
-}
-
 GlobalBatch random_batch(const BenchCase& bench, int64_t rows) {
   GlobalBatch batch;
   batch.rows = rows;
@@ -81,18 +63,44 @@ GlobalBatch random_batch(const BenchCase& bench, int64_t rows) {
   return batch;
 }
 
+// Sets a field; false: the value is not one of the field's.
+template <typename T>
+bool set_value(T& field, std::string_view text) {
+  if constexpr (ConfigEnum<T>) {
+    const std::span<const std::string_view> names = config_names(T{});
+    const auto name = std::find(names.begin(), names.end(), text);
+    if (name == names.end()) return false;
+    field = static_cast<T>(name - names.begin());
+    return true;
+  } else {
+    int64_t value = 0;
+    const char* end = text.data() + text.size();
+    if (text.empty() || std::from_chars(text.data(), end, value).ptr != end) return false;
+    field = static_cast<T>(value);
+    return true;
+  }
+}
+
+bool set_value(std::string& field, std::string_view text) {
+  field = text;
+  return true;
+}
+
 struct Field {
   std::string_view key;
-  void (*set)(BenchCase&, int64_t);
+  bool (*set)(BenchCase&, std::string_view);
 };
-#define FIELD(name)                                                                           \
-  Field {                                                                                     \
-    #name, [](BenchCase& b, int64_t value) { b.name = static_cast<decltype(b.name)>(value); } \
+#define FIELD(name)                                                                    \
+  Field {                                                                              \
+    #name, [](BenchCase& b, std::string_view text) { return set_value(b.name, text); } \
   }
-constexpr std::array kFields = {FIELD(hidden),       FIELD(layers), FIELD(heads),           FIELD(kv_heads),
-                                FIELD(ffn),          FIELD(vocab),  FIELD(sequence),        FIELD(micro),
-                                FIELD(accumulation), FIELD(dp),     FIELD(threads),         FIELD(zero),
-                                FIELD(bf16),         FIELD(gpt2),   FIELD(recompute_every), FIELD(documents)};
+constexpr std::array kFields = {
+    FIELD(hidden),    FIELD(layers),   FIELD(heads),    FIELD(kv_heads),     FIELD(ffn),
+    FIELD(vocab),     FIELD(sequence), FIELD(micro),    FIELD(accumulation), FIELD(dp),
+    FIELD(threads),   FIELD(zero),     FIELD(bf16),     FIELD(gpt2),         FIELD(recompute_every),
+    FIELD(documents), FIELD(tp),       FIELD(sp),       FIELD(cp),           FIELD(cp_kind),
+    FIELD(pp),        FIELD(vpp),      FIELD(schedule), FIELD(shard_size),   FIELD(prefetch),
+    FIELD(simulate)};
 #undef FIELD
 
 }  // namespace
@@ -103,21 +111,53 @@ std::string BenchCase::name() const {
                   kv_heads, ffn, vocab, sequence, micro, accumulation, bf16 ? "bf16" : "fp32", dp, threads, zero);
   if (recompute_every > 0) text += fmt::format(" recompute{}", recompute_every);
   if (documents > 1) text += fmt::format(" documents{}", documents);
+  if (tp > 1) text += fmt::format(" tp{}{}", tp, sp ? "+sp" : "");
+  if (cp > 1) text += fmt::format(" cp{} {}", cp, to_string(cp_kind));
+  if (pp > 1) text += fmt::format(" pp{} {}{}", pp, to_string(schedule), vpp > 1 ? fmt::format(" v{}", vpp) : "");
+  if (shard_size > 0) text += fmt::format(" shards of {}", shard_size);
+  if (zero == 3) text += fmt::format(" prefetch{}", prefetch);
   return text;
+}
+
+RunConfig run_config(const BenchCase& bench) {
+  RunConfig config;
+  config.parallel.dp = bench.dp;
+  config.parallel.zero = bench.zero;
+  config.parallel.threads = bench.threads;
+  config.parallel.tp = bench.tp;
+  config.parallel.sp = bench.sp;
+  config.parallel.cp = bench.cp;
+  config.parallel.cp_kind = bench.cp_kind;
+  config.parallel.pp = bench.pp;
+  config.parallel.vpp = bench.vpp;
+  config.parallel.schedule = bench.schedule;
+  config.parallel.shard_size = bench.shard_size;
+  config.parallel.prefetch = bench.prefetch;
+  config.comm.simulate = bench.simulate;
+  config.batch.micro = bench.micro;
+  config.batch.global = bench.micro * bench.dp * bench.accumulation;
+  config.batch.sequence = bench.sequence;
+  if (bench.documents > 1) config.batch.packing = Packing::kDocuments;
+  config.precision.compute = bench.bf16 ? ComputeKind::kBf16 : ComputeKind::kFp32;
+  if (bench.recompute_every > 0) {
+    config.recompute.kind = RecomputeKind::kFull;
+    config.recompute.every = bench.recompute_every;
+  }
+  config.optimizer.kind = OptimizerKind::kAdamW;
+  config.optimizer.clip = 1.0;
+  return config;
 }
 
 Result<BenchCase> parse_case(const std::vector<std::string>& settings) {
   BenchCase bench;
   for (const std::string& setting : settings) {
     const size_t equals = setting.find('=');
-    int64_t value = 0;
-    const char* end = setting.data() + setting.size();
-    if (equals == std::string::npos || std::from_chars(setting.data() + equals + 1, end, value).ptr != end)
-      return Error{setting, "is not KEY=NUMBER", "for example hidden=512"};
+    if (equals == std::string::npos) return Error{setting, "is not KEY=VALUE", "for example hidden=512"};
     const std::string key = setting.substr(0, equals);
     const auto field = std::find_if(kFields.begin(), kFields.end(), [&](const Field& f) { return f.key == key; });
     if (field == kFields.end()) return Error{setting, "unknown key \"" + key + "\"", ""};
-    field->set(bench, value);
+    if (!field->set(bench, std::string_view(setting).substr(equals + 1)))
+      return Error{setting, "is no value of " + key, ""};
   }
   return bench;
 }
@@ -125,11 +165,13 @@ Result<BenchCase> parse_case(const std::vector<std::string>& settings) {
 ProbeRequest probe_request(const BenchCase& bench, int updates) {
   ProbeRequest request;
   request.model = model_of(bench);
-  const RunConfig config = config_of(bench);
-  const std::vector<Error> errors = validate_engine(request.model, config);
+  const RunConfig config = run_config(bench);
+  std::vector<Error> errors = validate_layout(request.model, config);
+  if (errors.empty()) errors = validate_engine(request.model, config);
   FIVEFOLD_CHECK(errors.empty(), to_string(errors));
   request.config = resolve(config, request.model).value();
   request.batch = random_batch(bench, request.config.config.batch.global);
+  request.simulate = load_simulated_network(config).value();
   request.updates = updates;
   request.want_gradients = false;
   request.want_hashes = false;

@@ -1,8 +1,7 @@
 // Predicted step time against the measured one in 20 configurations: time_prediction [--hardware FILE] [--only N]
 //
-// Measured: the fastest of 7 steps after two. Before and after each configuration a reference product is timed; when it
-// moved by 5 % or other processes took the processor, the configuration is measured again, three times at most, and
-// marked "disturbed" if it never was quiet. Exit 5 when the median error is over 15 % or the worst over 30 %.
+// Measured: the fastest of 7 steps, as measured_step.h says, "disturbed" where the machine never was quiet. Exit 5 when
+// the median error is over 15 % or the worst over 30 %.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,12 +13,12 @@
 #include "cli/machine.h"
 #include "planner/cost.h"
 #include "prediction/bench_case.h"
+#include "prediction/measured_step.h"
 
 namespace fivefold::bench {
 namespace {
 
 constexpr int kSteps = 7;
-constexpr double kDrift = 0.05, kLeastCpuShare = 0.9;
 constexpr double kMedianBound = 0.15, kWorstBound = 0.30;
 
 // Settings of BenchCase. Shapes, threads, ranks and layouts that differ in what a step spends its time on.
@@ -47,28 +46,6 @@ constexpr const char* kCases[] = {
     "hidden=256 layers=6 heads=8 kv_heads=4 ffn=704 vocab=4096 sequence=1024 micro=1 bf16=1 documents=8",
 };
 
-struct Measured {
-  double seconds = 0;
-  bool disturbed = true;
-};
-
-Measured measure(EngineApi& engine, const BenchCase& bench) {
-  const ProbeRequest request = probe_request(bench, kSteps);
-  Measured best;
-  for (int round = 0; round < 3 && best.disturbed; ++round) {
-    const Measurements before = engine.measure({});
-    const ProbeResult result = engine.probe(request).value();
-    const Measurements after = engine.measure({});
-    // The first step is without update, the last one too.
-    const auto begin = result.step_seconds.begin() + 1;
-    const double fastest = *std::min_element(begin, begin + kSteps);
-    if (best.seconds == 0 || fastest < best.seconds) best.seconds = fastest;
-    best.disturbed = std::abs(after.reference_after_s / before.reference_before_s - 1) > kDrift ||
-                     std::min(before.cpu_share, after.cpu_share) < kLeastCpuShare;
-  }
-  return best;
-}
-
 int run(const std::string& hardware_name, int only) {
   EngineApi& engine = *load_engine().value();
   const HardwareSpec hardware = load_hardware(hardware_name).value();
@@ -80,7 +57,7 @@ int run(const std::string& hardware_name, int only) {
     const BenchCase bench = parse_case(split(kCases[i], ' ')).value();
     const ProbeRequest request = probe_request(bench, 0);
     const StepCost cost = predict_cost(request.model, build_inventory(request.model), request.config, hardware);
-    const Measured measured = measure(engine, bench);
+    const MeasuredStep measured = measure_step(engine, probe_request(bench, kSteps));
     const double error = cost.seconds / measured.seconds - 1;
     errors.push_back(std::abs(error));
     const double forward = cost[TimePart::kForward] + cost[TimePart::kRecompute], backward = cost[TimePart::kBackward];
