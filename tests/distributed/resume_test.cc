@@ -171,6 +171,37 @@ TEST_F(Resume, E23E37E68TensorParallelLayoutsReadEachOther) {
   }
 }
 
+// Saved by four ranks of ZeRO-3 and read by every other split, and the other way round. Shards of the
+// layouts end at different elements of the odd vocabulary's rows.
+TEST_F(Resume, E67EverySplitReadsEveryOther) {
+  const std::vector<std::string> sharded = {"parallel.dp=4", "parallel.zero=3", "batch.micro=2",
+                                            "precision.compute=fp32"};
+  const auto whole = tensors((train(request("whole", sharded)), folder_ / "whole" / "checkpoints"));
+  const std::vector<std::string> layouts[] = {
+      {"parallel.dp=1", "batch.micro=2"},
+      {"parallel.dp=8", "parallel.zero=2", "batch.micro=1"},
+      {"parallel.tp=2", "batch.micro=2"},
+      {"parallel.cp=2", "parallel.zero=3", "batch.micro=2"},
+      {"parallel.pp=2", "batch.micro=2"},
+      {"parallel.pp=2", "parallel.vpp=2", "parallel.schedule=zbv", "batch.micro=1"},
+      {"parallel.tp=2", "parallel.sp=true", "parallel.pp=2", "parallel.dp=2", "parallel.zero=1", "batch.micro=1"},
+  };
+  int index = 0;
+  for (std::vector<std::string> other : layouts) {
+    other.push_back("precision.compute=fp32");
+    for (const bool forth : {true, false}) {
+      const std::string name = "moved" + std::to_string(index++);
+      SCOPED_TRACE((forth ? "to " : "from ") + other[0] + " " + other[1]);
+      train_until(request(name, forth ? sharded : other), 3);
+      EXPECT_EQ(train(request(name, forth ? other : sharded)).first_step, 3);
+      const auto values = tensors(folder_ / name / "checkpoints");
+      ASSERT_EQ(values.size(), whole.size());
+      for (const auto& [tensor, right] : whole)
+        EXPECT_LT(relative_difference(values.at(tensor), right), 1e-5) << tensor;
+    }
+  }
+}
+
 TEST_F(Resume, WeightsOnlyStartAtStepZero) {
   train(request("base", {"parallel.dp=2", "batch.micro=2"}));
   const TrainResult tuned =
