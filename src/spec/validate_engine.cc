@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "base/integer.h"
 #include "spec/run_config_resolve.h"
 #include "spec/validate.h"
 
@@ -88,9 +89,12 @@ void check_layout(const RunConfig& config, std::vector<Error>& errors) {
       errors.push_back({fmt::format("parallel.{}", name), fmt::format("the engine does not run {} = {}", name, degree),
                         fmt::format("use {} = 1: dp with zero = 0 to 3, tp with or without sp, cp and pp run", name)});
   const int64_t ranks = int64_t{parallel.dp} * parallel.tp * parallel.cp * parallel.pp;
-  if (ranks > kMaxLocalRanks)
-    errors.push_back({"parallel.dp", fmt::format("{} ranks are too many threads for one process", ranks),
-                      fmt::format("use dp x tp x cp x pp = {} or fewer", kMaxLocalRanks)});
+  if (ranks > kMaxLocalRanks) {
+    const int64_t dp = div_floor(kMaxLocalRanks, div_exact(ranks, int64_t{parallel.dp}));
+    errors.push_back(
+        {"parallel.dp", fmt::format("{} ranks are too many threads for one process", ranks),
+         dp > 0 ? fmt::format("use dp = {}", dp) : fmt::format("use dp x tp x cp x pp = {} or fewer", kMaxLocalRanks)});
+  }
 }
 
 // The engine reduces the gradients it has; a copy in another type for the wire is only planned.

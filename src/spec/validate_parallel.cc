@@ -95,6 +95,17 @@ bool is_v_shaped(ScheduleKind kind) {
          kind == ScheduleKind::kDualPipeV;
 }
 
+// The nearest way to as many chunks as there are places for: fewer a rank where the schedule runs with them, else fewer
+// ranks. REQUIRES: pp is not too large by itself.
+std::string fewer_chunks(const ParallelConfig& parallel, int64_t places) {
+  const bool interleaved = parallel.schedule == ScheduleKind::kInterleaved;
+  const int64_t least = interleaved || is_v_shaped(parallel.schedule) ? 2 : 1;
+  const int64_t chunks = div_floor(places, int64_t{parallel.pp}), ranks = div_floor(places, least);
+  if (chunks >= least) return fmt::format("use vpp = {}", interleaved ? chunks : least);
+  if (ranks > 1) return fmt::format("use pp = {} with vpp = {}", ranks, least);
+  return "use pp = 1 with vpp = 1";
+}
+
 // A number of microbatches that the schedule cannot use: the hint is the batch that gives a legal one.
 void check_microbatches(const RunConfig& config, std::vector<Error>& errors) {
   const ParallelConfig& parallel = config.parallel;
@@ -262,7 +273,7 @@ void check_pipeline(const ModelSpec& model, const RunConfig& config, std::vector
   else if (p * v > places)
     errors.push_back({"parallel.vpp",
                       fmt::format("{} x {} chunks are more than embedding, {} layers and head", p, v, layers),
-                      nearest_degrees("vpp", v, div_floor(places, p), [](int64_t) { return true; })});
+                      fewer_chunks(parallel, places)});
   const std::string_view schedule = to_string(parallel.schedule);
   if (is_v_shaped(parallel.schedule) && v != 2)
     errors.push_back(

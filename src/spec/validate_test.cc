@@ -422,8 +422,7 @@ TEST(Validate, EngineRefusesLayoutsItOnlyPlans) {
       {"parallel.etp=2",
        "parallel.etp: the engine does not run etp = 2 (use etp = 1: dp with zero = 0 to 3, tp with or without sp, cp "
        "and pp run)"},
-      {"parallel.dp=257",
-       "parallel.dp: 257 ranks are too many threads for one process (use dp x tp x cp x pp = 256 or fewer)"},
+      {"parallel.dp=257", "parallel.dp: 257 ranks are too many threads for one process (use dp = 256)"},
       {"method.kind=lora", "method.kind: the engine does not run lora (use kind = full)"},
       {"precision.compute=fp16", "precision.compute: the engine does not run fp16 (use compute = bf16 or fp32)"},
       {"precision.compute=fp8", "precision.compute: the engine does not run fp8 (use compute = bf16 or fp32)"},
