@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Training on a simulated network: the same losses to the bit, steps that take what the links take, and a plan that
-knows it. The network is so slow that the machine's own speed hardly counts.
+knows it, and calls in the record with what was waited for. The network is so slow that the machine's own speed hardly counts.
 
     simulate_test.py PROGRAM
 """
 
+import collections
 import json
 import pathlib
 import statistics
@@ -49,6 +50,21 @@ def fivefold(folder, command, *settings):
     return json.loads(run.stdout)
 
 
+def check_calls(name, step):
+    """Each collective of the step is there with what of it the rank waited for: of a slow network most of the step."""
+    keys = ("kind", "group", "purpose")
+    counted = {tuple(row[key] for key in keys): row["calls"] for row in step["traffic"]}
+    logged = collections.Counter(tuple(call[key] for key in keys) for call in step["calls"])
+    assert logged == counted, f"{name}: {logged} instead of {counted}"
+    for call in step["calls"]:
+        assert -1e-6 <= call["exposed"] <= call["end"] - call["begin"] + 1e-6, f"{name}: {call}"
+    exposed = sum(call["exposed"] for call in step["calls"])
+    # A call that the step before began may have been waited for there.
+    assert exposed <= 1.05 * step["seconds"] + 0.1, f"{name}: {exposed} s exposed in {step['seconds']} s"
+    if not name.startswith("plain"):
+        assert exposed > 0.5 * step["seconds"], f"{name}: {exposed} s exposed in {step['seconds']} s"
+
+
 def train(folder, name, *settings):
     """Losses, the median step after the first two, and the plan."""
     fivefold(folder, ["train", "run.toml", "--quiet"], f"run.name={name}", *settings)
@@ -56,6 +72,8 @@ def train(folder, name, *settings):
     lines = [json.loads(line) for line in sorted((directory / "record").glob("rank-*"))[0].read_text().splitlines()]
     steps = [line for line in lines if line.get("line") == "step"]
     assert len(steps) == 6, [line.get("line") for line in lines]
+    for step in steps[2:]:
+        check_calls(name, step)
     plan = json.loads((directory / "plan.json").read_text())
     return [step["loss"] for step in steps], statistics.median(step["seconds"] for step in steps[2:]), plan["time"]
 
@@ -76,6 +94,11 @@ def main():
         assert step_s > 8 * LATENCY_S["network"], step_s
         # Late threads of a busy machine only make it longer.
         assert step_s > 0.75 * time["step"], f"zero = {zero}: {step_s} s a step, predicted {time['step']}"
+        rows = fivefold(folder, ["reconcile", f"runs/zero-{zero}"])["rows"]
+        hidden = {row["quantity"]: row for row in rows if row["quantity"].startswith("time.hidden.")}
+        expected = {0: {"replicate.gradients"}}.get(zero, {"shard.gradients", "shard.parameters"})
+        assert {name.removeprefix("time.hidden.") for name in hidden} == expected, hidden
+        assert all(row["predicted"] is not None for row in hidden.values()), hidden
         print(f"zero = {zero}: {step_s:.3f} s a step, predicted {time['step']:.3f} s")
     # Pairs of a node gather; only the sums over replicas cross.
     _, hybrid_s, _ = train(folder, "hybrid", "parallel.zero=3", "parallel.shard_size=2")

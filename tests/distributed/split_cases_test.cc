@@ -44,6 +44,21 @@ std::vector<NamedTensor> stepped(std::vector<NamedTensor> weights, const std::ve
   return weights;
 }
 
+// The definition, in fp64: over the rows, valid tokens x gradient of the row's own mean, by all valid tokens.
+std::vector<NamedTensor> token_weighted(const std::vector<ProbeResult>& rows) {
+  std::vector<NamedTensor> mean = rows.front().gradients;
+  double tokens = 0;
+  for (const ProbeResult& row : rows) tokens += static_cast<double>(row.valid_tokens);
+  for (size_t t = 0; t < mean.size(); ++t)
+    for (size_t i = 0; i < mean[t].values.size(); ++i) {
+      double sum = 0;
+      for (const ProbeResult& row : rows)
+        sum += static_cast<double>(row.valid_tokens) * static_cast<double>(row.gradients[t].values[i]);
+      mean[t].values[i] = static_cast<float>(sum / tokens);
+    }
+  return mean;
+}
+
 // Twelve microbatches with unequal numbers of valid tokens, 98 in all, as one of 12 rows, as 3 x 4 and as 12 x 1, on
 // one stage and on two: the gradient is that of the mean over valid tokens, and one step of SGD goes by it. Divided on
 // the displayed loss only it would be 98 times as large (E04); scaled at every microbatch or window it would weigh the
@@ -54,6 +69,9 @@ TEST_P(SplitCases, E04E05PipelinesDivideOnceByAllTokens) {
   const ProbeResult one = train(batch, {.micro = 12}, kRate);
   EXPECT_EQ(one.valid_tokens, 98);
   EXPECT_NEAR(one.grad_norm / norm(one.gradients), 1, 1e-6);
+  std::vector<ProbeResult> rows;
+  for (int64_t row = 0; row < batch.rows; ++row) rows.push_back(train(select_rows(batch, {row}), {.pp = 2}, 0));
+  EXPECT_LT(largest_difference(one.gradients, token_weighted(rows)), kReordered);
   const std::vector<NamedTensor> start = train(batch, {.micro = 12}, 0).parameters;
   for (const int pp : {1, 2})
     for (const char* schedule : {"gpipe", "1f1b", "zb1p"})
