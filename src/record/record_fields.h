@@ -1,12 +1,8 @@
 // The keys of every line of the run record, each named once for writing and for reading. A visitor is called as
 // visit(key, field), for integers not negative; visit.seconds(key, field) for times, which are finite and not negative;
-<<<<<<< HEAD
-// visit.index(key, field) where -1 stands for none; visit.optional(key, field) for a text whose key may be missing. Not
-// for users of the record: see record_writer.h and record_reader.h.
-=======
-// visit.moment(key, field) for times that may be negative; visit.index(key, field) where -1 stands for none. Not for
-// users of the record: see record_writer.h and record_reader.h.
->>>>>>> 3d7965e (Record says when each collective ran and how much of it was waited for)
+// visit.moment(key, field) for times that may be negative; visit.index(key, field) where -1 stands for none;
+// visit.optional(key, field) for a text whose key may be missing. Not for users of the record: see record_writer.h and
+// record_reader.h.
 #pragma once
 
 #include <concepts>
