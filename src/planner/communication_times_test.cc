@@ -95,7 +95,8 @@ TEST(CommunicationTimes, AddUpToTheCallsOfTheStep) {
 }
 
 // Whatever the layout: what is exposed is what the step waits for, and nothing is exposed for longer than it takes. The
-// step's waits are those of the stage that waits least for the other.
+// step's waits are those of the stage that waits least for the other; a pipeline's stage may wait for what it gets while
+// what it sends is on its way too, and both are then exposed.
 TEST(CommunicationTimes, ExposedIsWhatTheStepWaitsFor) {
   for (const std::vector<std::string>& layout : std::vector<std::vector<std::string>>{
            {"dp", "zero3"}, {"dp"}, {"tp"}, {"dp", "zero3", "m4"}, {"tp", "pp", "m4"}}) {
@@ -112,7 +113,10 @@ TEST(CommunicationTimes, ExposedIsWhatTheStepWaitsFor) {
       if (std::abs(exposed - waits) < std::abs(nearest - waits)) nearest = exposed;
     }
     EXPECT_GT(waits, 0);
-    EXPECT_NEAR(nearest, waits, 1e-6 * waits);
+    if (stages == 1)
+      EXPECT_NEAR(nearest, waits, 1e-6 * waits);
+    else
+      EXPECT_GE(nearest, waits * (1 - 1e-6));
   }
 }
 
