@@ -92,8 +92,9 @@ ExitCode run_explain(const ExplainOptions& options) {
   if (options.common.json) {
     nlohmann::ordered_json json = explanation_json(run.run.model, run.inventory, run.explanation,
                                                    options.ranks ? RankListing::kEach : RankListing::kGrouped);
+    const StepReplay replay = predict_step(run.run.model, run.inventory, run.run.config, run.hardware);
     if (options.timeline)
-      for (const TimelineEntry& entry : step_timeline(run.run.model, run.inventory, run.run.config, run.hardware))
+      for (const TimelineEntry& entry : replay.timelines[0])
         json["timeline"].push_back({{"instruction", to_string(entry.instruction, run.inventory)},
                                     {"begin", entry.begin_s},
                                     {"end", entry.end_s},

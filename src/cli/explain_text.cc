@@ -140,7 +140,8 @@ std::string ranks_text(const Explanation& e) {
 std::string timeline_text(const ModelSpec& model, const Inventory& inventory, const Explanation& e,
                           const HardwareSpec& hardware) {
   Table table({"begin", "end", "on", "instruction"});
-  for (const TimelineEntry& entry : step_timeline(model, inventory, e.config, hardware))
+  const StepReplay replay = predict_step(model, inventory, e.config, hardware);
+  for (const TimelineEntry& entry : replay.timelines[0])
     table.add_row({format_seconds(entry.begin_s), format_seconds(entry.end_s),
                    entry.communication ? "network" : "device", to_string(entry.instruction, inventory)});
   return "\n" + heading("Timeline") + table.to_string(2);

@@ -75,7 +75,7 @@ std::vector<CommunicationTime> communication(const std::vector<std::string>& cha
   const ResolvedConfig legal = resolve(config, model).value();
   const StepCost cost = predict_cost(model, inventory, legal, hardware);
   if (exposed) *exposed = cost[TimePart::kExposedCommunication] + cost[TimePart::kBubble];
-  return predict_communication(model, inventory, legal, hardware, pipeline_rank);
+  return predict_communication(model, inventory, legal, hardware)[static_cast<size_t>(pipeline_rank)];
 }
 
 // Sequence parallelism of demo-tiny's layers over two ranks, calls of one second that no product of microseconds hides:
@@ -95,8 +95,8 @@ TEST(CommunicationTimes, AddUpToTheCallsOfTheStep) {
 }
 
 // Whatever the layout: what is exposed is what the step waits for, and nothing is exposed for longer than it takes. The
-// step's waits are those of the stage that waits least for the other; a pipeline's stage may wait for what it gets while
-// what it sends is on its way too, and both are then exposed.
+// step's waits are those of the stage that waits least for the other; a pipeline's stage may wait for what it gets
+// while what it sends is on its way too, and both are then exposed.
 TEST(CommunicationTimes, ExposedIsWhatTheStepWaitsFor) {
   for (const std::vector<std::string>& layout : std::vector<std::vector<std::string>>{
            {"dp", "zero3"}, {"dp"}, {"tp"}, {"dp", "zero3", "m4"}, {"tp", "pp", "m4"}}) {

@@ -1,290 +1,23 @@
 #include "planner/cost.h"
 
 #include <algorithm>
-#include <deque>
-#include <functional>
-#include <map>
-#include <optional>
 
-#include "planner/unit_times.h"
 #include "spec/rank_grid.h"
 
 namespace fivefold {
 namespace {
 
-// One rank's two timelines. Collectives run one after the other in the order in which they are issued.
-class StepClock {
- public:
-  using Observer = std::function<void(const Instruction&, double begin, double end, bool communication)>;
-
-  explicit StepClock(const UnitTimes& times)
-      : times_(&times),
-        gathers_(static_cast<size_t>(times.num_units())),
-        reductions_(static_cast<size_t>(times.num_units())) {}
-
-  // Messages between the ranks of a pipeline: when each arrives, in order, by sender and receiver.
-  using Mail = std::map<std::pair<int, int>, std::deque<double>>;
-
-  void begin(const Program& program, int pipeline_rank, Mail& mail) {
-    program_ = &program;
-    rank_ = pipeline_rank;
-    mail_ = &mail;
-    position_ = 0;
-  }
-  bool done() const { return position_ == program_->instructions.size(); }
-  bool at(Opcode op) const { return !done() && program_->instructions[position_].op == op; }
-  // Runs on until a message is missing or until the gradient norm, where all ranks meet. Returns whether it got
-  // anywhere.
-  bool advance(const Observer& observer) {
-    bool moved = false;
-    while (!done() && !at(Opcode::kGradNorm) && step(observer)) moved = true;
-    return moved;
-  }
-  // The gradient norm, at a moment that no rank is later than; then the rest of the step.
-  void meet(double moment, const Observer& observer) {
-    const double begin = now_;
-    add(TimePart::kBubble, std::max(0.0, moment - now_));
-    // The wait is part of the instruction, as it is when it is measured.
-    const Instruction& norm = program_->instructions[position_++];
-    execute(norm, observer);
-    if (observer) observer(norm, begin, now_, false);
-    while (!done()) step(observer);
-    add(TimePart::kOverhead, times_->rates().step_overhead_seconds());
-  }
-  double now() const { return now_; }
-
-  // Keeps account of calls and waits from now on.
-  void watch_communication() { tally_.emplace(); }
-  std::vector<CommunicationTime> communication() const { return tally_->times(now_); }
-
-  // Counts from here; what is under way stays so.
-  void restart() {
-    begin_ = now_;
-    cost_ = {};
-    if (tally_) tally_->restart(now_);
-  }
-  StepCost cost() const {
-    StepCost cost = cost_;
-    cost.seconds = now_ - begin_;
-    return cost;
-  }
-
- private:
-  void add(TimePart part, double seconds) {
-    cost_.parts[static_cast<size_t>(part)] += seconds;
-    const bool waits = part == TimePart::kExposedCommunication || part == TimePart::kBubble;
-    if (tally_ && waits) tally_->wait(now_, now_ + seconds);
-    now_ += seconds;
-  }
-  void compute(TimePart part, double seconds) {
-    const double together = std::clamp(communication_free_ - now_, 0.0, seconds);
-    add(part, seconds);
-    add(TimePart::kOverlapSlowdown, together * moving_share_ * times_->rates().overlap_share());
-  }
-  // Puts a collective behind those that are under way and returns when it starts. While it waits for a simulated link
-  // it takes nothing from what computes; that of all that is under way is spread evenly.
-  double start(const LinkSeconds& link, GroupKind group, Purpose purpose) {
-    const double start = std::max(now_, communication_free_), left = start - now_;
-    communication_free_ = start + link.seconds;
-    cost_.communication_seconds += link.seconds;
-    if (link.seconds > 0) moving_share_ = (moving_share_ * left + link.moving) / (left + link.seconds);
-    if (tally_) tally_->flight(group, purpose, start, communication_free_);
-    return start;
-  }
-  // The units of a bucket are one call, issued by the last of its instructions.
-  bool collects(const Instruction& instruction) {
-    bucket_.push_back(instruction.unit);
-    const std::vector<Instruction>& all = program_->instructions;
-    return position_ + 1 < all.size() && all[position_ + 1].joined;
-  }
-  void gather(const Instruction& instruction, const Observer& observer) {
-    if (collects(instruction)) return;
-    const double begin = start(times_->gather(bucket_), GroupKind::kShard, Purpose::kParameters);
-    arrive(gathers_, instruction, begin, observer);
-  }
-  // Over the shard group; when nothing follows this step, over the replicas too.
-  void reduce(const Instruction& instruction, const Observer& observer) {
-    if (collects(instruction)) return;
-    const double begin = start(times_->reduce_scatter(bucket_), GroupKind::kShard, Purpose::kGradients);
-    if (instruction.last) start(times_->all_reduce(bucket_), GroupKind::kReplicate, Purpose::kGradients);
-    arrive(reductions_, instruction, begin, observer);
-  }
-  void arrive(std::vector<double>& arrivals, const Instruction& instruction, double begin, const Observer& observer) {
-    for (const int unit : bucket_) arrivals[static_cast<size_t>(unit)] = communication_free_;
-    bucket_.clear();
-    if (observer && communication_free_ > begin) observer(instruction, begin, communication_free_, true);
-  }
-  void wait(const std::vector<double>& arrivals, int unit) {
-    add(TimePart::kExposedCommunication, std::max(0.0, arrivals[static_cast<size_t>(unit)] - now_));
-  }
-  // A computation with collectives of the tensor group inside. They queue behind what is under way; those that a
-  // product hides cost what they take beyond it, which is at most the computation.
-  void compute(TimePart part, double seconds, const TensorSeconds& tensor) {
-    compute(part, seconds);
-    const double exposed = tensor.exposed.seconds, hidden = tensor.hidden.seconds;
-    if (exposed + hidden == 0) return;
-    cost_.communication_seconds += exposed + hidden;
-    const double queued = std::max(0.0, communication_free_ - now_);
-    add(TimePart::kOverlapSlowdown, tensor.hidden.moving * times_->rates().overlap_share());
-    add(TimePart::kExposedCommunication, queued + exposed);
-    communication_free_ = std::max(communication_free_, now_);
-    if (!tally_) return;
-    for (const TensorSeconds::Call& call : tensor.calls)
-      tally_->within(call.group, call.purpose, call.seconds, call.exposed);
-  }
-  void blocking(double seconds, GroupKind group, Purpose purpose) {
-    if (tally_) tally_->within(group, purpose, seconds, seconds);
-    blocking(seconds);
-  }
-  void blocking(double seconds) {
-    cost_.communication_seconds += seconds;
-    add(TimePart::kExposedCommunication, std::max(now_, communication_free_) + seconds - now_);
-    communication_free_ = now_;
-  }
-
-  bool step(const Observer& observer) {
-    const Instruction& instruction = program_->instructions[position_];
-    const bool receives = instruction.op == Opcode::kRecvActivations || instruction.op == Opcode::kRecvGradients;
-    if (receives && (*mail_)[{instruction.peer, rank_}].empty()) return false;
-    const double begin = now_;
-    execute(instruction, observer);
-    if (observer && now_ > begin) observer(instruction, begin, now_, false);
-    ++position_;
-    return true;
-  }
-
-  static Purpose purpose_of(const Instruction& transfer) {
-    const bool gradients = transfer.op == Opcode::kSendGradients || transfer.op == Opcode::kRecvGradients;
-    return gradients ? Purpose::kActivationGradients : Purpose::kActivations;
-  }
-  // What is sent leaves when what is under way before it is over.
-  void send(const Instruction& instruction, const Observer& observer) {
-    const LinkSeconds& transfer = times_->transfer(rank_, instruction.peer);
-    const double begin = start(transfer, GroupKind::kPp, purpose_of(instruction));
-    (*mail_)[{rank_, instruction.peer}].push_back(communication_free_);
-    if (observer && transfer.seconds > 0) observer(instruction, begin, communication_free_, true);
-  }
-  // Of the time until it arrives, that of the transfer itself is communication, the rest the other stage's.
-  void receive(const Instruction& instruction) {
-    std::deque<double>& messages = (*mail_)[{instruction.peer, rank_}];
-    const double transfer = times_->transfer(instruction.peer, rank_).seconds;
-    const double late = std::max(0.0, messages.front() - now_), moving = std::min(late, transfer);
-    messages.pop_front();
-    if (tally_) tally_->within(GroupKind::kPp, purpose_of(instruction), late, late);
-    add(TimePart::kBubble, late - moving);
-    add(TimePart::kExposedCommunication, moving);
-  }
-
-  void execute(const Instruction& instruction, const Observer& observer) {
-    const UnitTimes& times = *times_;
-    const int unit = instruction.unit;
-    switch (instruction.op) {
-      case Opcode::kCountTokens:
-        start(times.scalar_all_reduce(), GroupKind::kWorld, Purpose::kTokenCount);
-        count_ = communication_free_;
-        return;
-      case Opcode::kWaitCount:
-        return add(TimePart::kExposedCommunication, std::max(0.0, count_ - now_));
-      case Opcode::kUnshard:
-      case Opcode::kGatherParameters:
-        return gather(instruction, observer);
-      case Opcode::kWaitUnshard:
-      case Opcode::kWaitParameters:
-        return wait(gathers_, unit);
-      case Opcode::kForward:
-        return compute(TimePart::kForward, times[unit].forward, times[unit].tensor_forward);
-      case Opcode::kRecompute:
-        return instruction.output_unused
-                   ? compute(TimePart::kRecompute, times[unit].recompute_unused, times[unit].tensor_recompute_unused)
-                   : compute(TimePart::kRecompute, times[unit].recompute, times[unit].tensor_recompute);
-      case Opcode::kLoss:
-        return compute(TimePart::kHead, times[unit].head, times[unit].tensor_head);
-      case Opcode::kBackward:
-        return compute(TimePart::kBackward, times[unit].backward, times[unit].tensor_backward);
-      case Opcode::kBackwardInput:
-        return compute(TimePart::kBackward, times[unit].backward - times[unit].backward_weight,
-                       times[unit].tensor_backward_input);
-      case Opcode::kBackwardWeight:
-        return compute(TimePart::kBackward, times[unit].backward_weight, times[unit].tensor_backward_weight);
-      case Opcode::kSendActivations:
-      case Opcode::kSendGradients:
-        return send(instruction, observer);
-      case Opcode::kRecvActivations:
-      case Opcode::kRecvGradients:
-        return receive(instruction);
-      case Opcode::kAccumulateGrads:
-        return compute(TimePart::kGradients, times[unit].accumulate);
-      case Opcode::kReduceGrads:
-        return reduce(instruction, observer);
-      case Opcode::kWaitReduce:
-        return wait(reductions_, unit);
-      case Opcode::kSumPartialGrads:
-        for (const TensorSeconds::Call& call : times.partial_sums().calls)
-          blocking(call.seconds, call.group, call.purpose);
-        return;
-      case Opcode::kGradNorm:
-        for (const Instruction& other : program_->instructions)
-          if (other.op == Opcode::kOptimizerStep) compute(TimePart::kGradients, times[other.unit].sum_of_squares);
-        return blocking(times.scalar_all_reduce().seconds, GroupKind::kWorld, Purpose::kGradNorm);
-      case Opcode::kOptimizerStep:
-        return compute(TimePart::kOptimizer, times[unit].optimizer);
-      case Opcode::kReshard:
-      case Opcode::kAllocateGrads:
-      case Opcode::kWaitSend:
-        return;
-    }
-  }
-
-  const UnitTimes* times_;
-  const Program* program_ = nullptr;
-  Mail* mail_ = nullptr;
-  int rank_ = 0;
-  size_t position_ = 0;
-  double now_ = 0, begin_ = 0, communication_free_ = 0;
-  double moving_share_ = 0;                   // of what is under way: bytes that the machine itself moves
-  double count_ = 0;                          // when the count of tokens ends
-  std::vector<int> bucket_;                   // units of the joined instructions so far
-  std::vector<double> gathers_, reductions_;  // when the latest one of a unit ends
-  StepCost cost_;
-  std::optional<CommunicationTally> tally_;
-};
-
-// One step of all pipeline ranks.
-void run_step(std::vector<StepClock>& clocks, const std::vector<Program>& programs, size_t observed,
-              const StepClock::Observer& observer) {
-  StepClock::Mail mail;
-  for (size_t rank = 0; rank < clocks.size(); ++rank) clocks[rank].begin(programs[rank], static_cast<int>(rank), mail);
-  const StepClock::Observer nobody;
-  const auto observer_of = [&](size_t rank) -> const StepClock::Observer& {
-    return rank == observed ? observer : nobody;
-  };
-  for (bool moved = true; moved;) {
-    moved = false;
-    for (size_t rank = 0; rank < clocks.size(); ++rank) moved |= clocks[rank].advance(observer_of(rank));
-  }
-  double latest = 0;
-  for (const StepClock& clock : clocks) {
-    FIVEFOLD_CHECK(clock.at(Opcode::kGradNorm), "a checked schedule waits for ever");
-    latest = std::max(latest, clock.now());
-  }
-  for (size_t rank = 0; rank < clocks.size(); ++rank) clocks[rank].meet(latest, observer_of(rank));
-}
-
 // Of the rank with the least bubble: the one that computes longest.
-StepCost steady_state(const UnitTimes& times, const std::vector<Program>& programs) {
-  std::vector<StepClock> clocks(programs.size(), StepClock(times));
-  run_step(clocks, programs, 0, nullptr);
-  for (StepClock& clock : clocks) clock.restart();
-  run_step(clocks, programs, 0, nullptr);
-  const auto busiest = std::min_element(clocks.begin(), clocks.end(), [](const StepClock& a, const StepClock& b) {
-    return a.cost()[TimePart::kBubble] < b.cost()[TimePart::kBubble];
+StepCost steady_state(const StepTimes& times, const std::vector<Program>& programs) {
+  const std::vector<StepCost> costs = replay_steady_step(programs, times);
+  return *std::min_element(costs.begin(), costs.end(), [](const StepCost& a, const StepCost& b) {
+    return a[TimePart::kBubble] < b[TimePart::kBubble];
   });
-  return busiest->cost();
 }
 
 // Of each pipeline rank, with another number of microbatches than configured.
-std::vector<Program> programs_of(const ModelSpec& model, const Inventory& inventory, ResolvedConfig config,
-                                 int64_t num_microbatches) {
+std::vector<Program> programs_with(const ModelSpec& model, const Inventory& inventory, ResolvedConfig config,
+                                   int64_t num_microbatches) {
   config.num_microbatches = num_microbatches;
   std::vector<Program> programs;
   const RankGrid grid = RankGrid::create(config.degrees).value();
@@ -294,13 +27,6 @@ std::vector<Program> programs_of(const ModelSpec& model, const Inventory& invent
 }
 
 }  // namespace
-
-std::string_view to_string(TimePart part) {
-  static constexpr std::string_view kNames[] = {
-      "forward",          "recompute", "backward", "head", "gradients", "optimizer", "exposed_communication",
-      "overlap_slowdown", "bubble",    "overhead"};
-  return kNames[static_cast<size_t>(part)];
-}
 
 RankPlacement rank_placement(const ResolvedConfig& config, const HardwareSpec& hardware) {
   if (hardware.device.cores == 0) return {};
@@ -313,12 +39,12 @@ RankPlacement rank_placement(const ResolvedConfig& config, const HardwareSpec& h
 // takes and m - 3 times what the third added to a step of 2.
 StepCost predict_cost(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config,
                       const HardwareSpec& hardware) {
-  const UnitTimes times(model, inventory, config, hardware);
+  const StepTimes times = predict_step_times(model, inventory, config, hardware);
   const int64_t m = config.num_microbatches;
   const bool shortened = m > 3 && config.degrees.pp == 1;
-  StepCost cost = steady_state(times, programs_of(model, inventory, config, shortened ? 3 : m));
+  StepCost cost = steady_state(times, programs_with(model, inventory, config, shortened ? 3 : m));
   if (!shortened) return cost;
-  const StepCost two = steady_state(times, programs_of(model, inventory, config, 2));
+  const StepCost two = steady_state(times, programs_with(model, inventory, config, 2));
   const auto extend = [&](double& three, double of_two) { three += static_cast<double>(m - 3) * (three - of_two); };
   extend(cost.seconds, two.seconds);
   extend(cost.communication_seconds, two.communication_seconds);
@@ -326,44 +52,28 @@ StepCost predict_cost(const ModelSpec& model, const Inventory& inventory, const 
   return cost;
 }
 
-std::vector<CommunicationTime> predict_communication(const ModelSpec& model, const Inventory& inventory,
-                                                     const ResolvedConfig& config, const HardwareSpec& hardware,
-                                                     int pipeline_rank) {
-  const UnitTimes times(model, inventory, config, hardware);
-  const auto of_steps_with = [&](int64_t num_microbatches) {
-    const std::vector<Program> programs = programs_of(model, inventory, config, num_microbatches);
-    std::vector<StepClock> clocks(programs.size(), StepClock(times));
-    StepClock& watched = clocks[static_cast<size_t>(pipeline_rank)];
-    watched.watch_communication();
-    run_step(clocks, programs, 0, nullptr);
-    for (StepClock& clock : clocks) clock.restart();
-    run_step(clocks, programs, 0, nullptr);
-    return watched.communication();
-  };
+std::vector<std::vector<CommunicationTime>> predict_communication(const ModelSpec& model, const Inventory& inventory,
+                                                                  const ResolvedConfig& config,
+                                                                  const HardwareSpec& hardware) {
+  const StepTimes times = predict_step_times(model, inventory, config, hardware);
   const int64_t m = config.num_microbatches;
-  if (m <= 3 || config.degrees.pp > 1) return of_steps_with(m);
-  std::vector<CommunicationTime> result = of_steps_with(3);
-  for (const CommunicationTime& two : of_steps_with(2))  // Note [Periods of a step]
-    for (CommunicationTime& three : result)
+  const bool shortened = m > 3 && config.degrees.pp == 1;  // Note [Periods of a step]
+  auto ranks = replay_steady_communication(programs_with(model, inventory, config, shortened ? 3 : m), times);
+  if (!shortened) return ranks;
+  const auto of_two = replay_steady_communication(programs_with(model, inventory, config, 2), times);
+  for (const CommunicationTime& two : of_two[0])
+    for (CommunicationTime& three : ranks[0])
       if (three.group == two.group && three.purpose == two.purpose) {
         three.seconds += static_cast<double>(m - 3) * (three.seconds - two.seconds);
         three.exposed += static_cast<double>(m - 3) * (three.exposed - two.exposed);
       }
-  return result;
+  return ranks;
 }
 
-std::vector<TimelineEntry> step_timeline(const ModelSpec& model, const Inventory& inventory,
-                                         const ResolvedConfig& config, const HardwareSpec& hardware,
-                                         int pipeline_rank) {
-  const UnitTimes times(model, inventory, config, hardware);
-  const std::vector<Program> programs = programs_of(model, inventory, config, config.num_microbatches);
-  std::vector<StepClock> clocks(programs.size(), StepClock(times));
-  std::vector<TimelineEntry> timeline;
-  run_step(clocks, programs, static_cast<size_t>(pipeline_rank),
-           [&](const Instruction& instruction, double begin, double end, bool communication) {
-             timeline.push_back({instruction, begin, end, communication});
-           });
-  return timeline;
+StepReplay predict_step(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config,
+                        const HardwareSpec& hardware) {
+  return replay_step(programs_with(model, inventory, config, config.num_microbatches),
+                     predict_step_times(model, inventory, config, hardware));
 }
 
 double peak_flops_per_s(const ResolvedConfig& config, const HardwareSpec& hardware) {

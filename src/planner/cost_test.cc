@@ -133,7 +133,7 @@ TEST(Cost, LongStepEqualsItsReplay) {
   const ResolvedConfig config =
       resolved(model, {.dp = 2, .zero = 3, .accumulation = 9, .sequence = 64, .recompute_every = 2});
   const HardwareSpec machine = round_machine(1e9, 1e-3);
-  const double end = step_timeline(model, build_inventory(model), config, machine).back().end_s;
+  const double end = predict_step(model, build_inventory(model), config, machine).timelines[0].back().end_s;
   EXPECT_NEAR(predict_cost(model, build_inventory(model), config, machine).seconds, end, 1e-6 * end);
 }
 

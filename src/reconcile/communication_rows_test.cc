@@ -22,8 +22,8 @@ std::vector<ReconcileRow> rows_of(const PlannedRun& run) {
 // of them hidden. The first two steps do not count, control and scalars have no rows.
 TEST(ReconcileCommunication, HoldsHiddenSecondsAgainstThePlan) {
   PlannedRun run = example_run();
-  run.plan.time->communication = {{GroupKind::kShard, Purpose::kParameters, 0.020, 0.005},
-                                  {GroupKind::kWorld, Purpose::kGradNorm, 0.001, 0.001}};
+  run.plan.time->communication = {
+      {{GroupKind::kShard, Purpose::kParameters, 0.020, 0.005}, {GroupKind::kWorld, Purpose::kGradNorm, 0.001, 0.001}}};
   for (StepRecord& step : steps_of(run, 0)) step.calls = {call(Purpose::kParameters, 0, 0.005, 0)};
   for (StepRecord& step : steps_of(run, 1))
     step.calls = {call(Purpose::kParameters, -0.004, 0.006, 0.002), call(Purpose::kParameters, 0.01, 0.016, 0.006),
@@ -45,7 +45,8 @@ TEST(ReconcileCommunication, HoldsHiddenSecondsAgainstThePlan) {
 // Records without calls have no such rows; what the plan does not know has no prediction.
 TEST(ReconcileCommunication, NeedsCalls) {
   PlannedRun run = example_run();
-  run.plan.time->communication = {{GroupKind::kShard, Purpose::kParameters, 0.020, 0.005}};
+  run.plan.time->communication = {
+      std::vector<CommunicationTime>{{GroupKind::kShard, Purpose::kParameters, 0.020, 0.005}}};
   EXPECT_TRUE(rows_of(run).empty());
   for (StepRecord& step : steps_of(run, 0)) step.calls = {call(Purpose::kGradients, 0, 0.005, 0)};
   const std::vector<ReconcileRow> rows = rows_of(run);

@@ -26,6 +26,13 @@ PartSeconds cpu_parts(const StepRecord& step, const std::vector<StepPart>& parts
   return seconds;
 }
 
+// Ranks that were killed may have written different numbers of steps.
+size_t num_common_steps(const RunRecord& record) {
+  size_t num_steps = std::numeric_limits<size_t>::max();
+  for (const RankRecord& rank : record.ranks) num_steps = std::min(num_steps, rank.sessions.back().steps.size());
+  return num_steps;
+}
+
 PartSeconds median_parts(const std::vector<PartSeconds>& steps) {
   PartSeconds result;
   for (size_t part = 0; part < kNumStepParts; ++part) {
@@ -74,10 +81,26 @@ double median(std::vector<double> values) {
   return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
 }
 
+std::optional<size_t> median_steady_step(const RunRecord& record) {
+  const size_t num_steps = num_common_steps(record);
+  std::vector<std::pair<double, size_t>> steps;  // seconds and index
+  for (size_t i = first_steady_step(num_steps); i < num_steps; ++i) {
+    double slowest = 0;
+    bool timed = true;
+    for (const RankRecord& rank : record.ranks) {
+      const StepRecord& step = rank.sessions.back().steps[i];
+      slowest = std::max(slowest, step.seconds);
+      timed = timed && !step.times.empty();
+    }
+    if (timed) steps.emplace_back(slowest, i);
+  }
+  if (steps.empty()) return std::nullopt;
+  std::sort(steps.begin(), steps.end());
+  return steps[(steps.size() - 1) / 2].second;
+}
+
 Result<MeasuredTime> measure_time(const RunRecord& record) {
-  // Ranks that were killed may have written different numbers of steps.
-  size_t num_steps = std::numeric_limits<size_t>::max();
-  for (const RankRecord& rank : record.ranks) num_steps = std::min(num_steps, rank.sessions.back().steps.size());
+  const size_t num_steps = num_common_steps(record);
   if (num_steps == 0)
     return Error{"run record", "no step was finished in the last session", "run at least three steps"};
   const size_t first = first_steady_step(num_steps);

@@ -17,6 +17,10 @@ namespace fivefold {
 // for the first time, the second may still do so for what only follows an optimizer step.
 size_t first_steady_step(size_t num_steps);
 
+// Index into the last sessions' steps: of the steady ones whose instructions every rank timed, the median by the
+// slowest rank's seconds (of an even number the quicker). Nothing when there is none.
+std::optional<size_t> median_steady_step(const RunRecord& record);
+
 double median(std::vector<double> values);
 
 // Times of steady steps of the last session.

@@ -13,7 +13,11 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::string_view kTitles[] = {"Program", "Memory", "Traffic of a step", "Time of a step",
+constexpr std::string_view kTitles[] = {"Program",
+                                        "Memory",
+                                        "Traffic of a step",
+                                        "Time of a step",
+                                        "Pipeline: recorded CPU durations replayed, and measured waiting",
                                         "Acceptance figures"};
 static_assert(std::size(kTitles) == kNumRowSections);
 

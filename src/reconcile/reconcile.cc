@@ -15,12 +15,6 @@ std::string instruction_text(const RecordedInstruction& instruction) {
   return text;
 }
 
-RecordedInstruction as_recorded(const Instruction& instruction, const Inventory& inventory) {
-  return {std::string(to_string(instruction.op)),
-          instruction.unit < 0 ? "" : inventory.units[static_cast<size_t>(instruction.unit)].name,
-          instruction.microbatch};
-}
-
 std::string program_cause(const std::vector<RecordedInstruction>& planned,
                           const std::vector<RecordedInstruction>& recorded) {
   for (size_t i = 0; i < std::max(planned.size(), recorded.size()); ++i) {
@@ -98,6 +92,7 @@ Result<Reconciliation> reconcile(const PlannedRun& run, const PlannedRun* baseli
   append(traffic_rows(run));
   append(time_rows(run, time, baseline, other));
   append(communication_rows(run));
+  append(pipeline_rows(run, time));
   append(acceptance_rows(run, time, baseline, other));
   result.notes = notes_of(run, time);
   return result;

@@ -70,10 +70,11 @@ inline RunPlan example_plan(int dp) {
   plan.time->step_s = 0.1;
   std::copy(std::begin(kPlannedParts), std::end(kPlannedParts), plan.time->parts.seconds.begin());
   plan.time->peak_flops_per_s = 1e11;
+  std::vector<TimelineEntry>& timeline = plan.time->replay.timelines.emplace_back();
   double now = 0;
   for (const Instruction& step : plan.program.instructions) {
     const double seconds = plan.time->parts[part_of(step.op)];
-    plan.time->timeline.push_back({step, now, now + seconds, false});
+    timeline.push_back({step, now, now + seconds, false});
     now += seconds;
   }
   return plan;
@@ -123,7 +124,7 @@ inline RankRecord example_rank(const RunPlan& plan, int rank) {
     step.peak_total = plan.ledger.peak_total;
     for (const TrafficLine& line : plan.traffic)
       step.traffic.push_back({line.kind, line.group, line.purpose, line.calls, line.bytes});
-    for (const TimelineEntry& entry : plan.time->timeline)
+    for (const TimelineEntry& entry : plan.timeline_of(rank))
       step.times.push_back({entry.begin_s, entry.end_s, entry.end_s - entry.begin_s});
     session.steps.push_back(std::move(step));
   }

@@ -7,8 +7,8 @@
 
 namespace fivefold {
 
-enum class RowSection : uint8_t { kProgram, kMemory, kTraffic, kTime, kAcceptance };
-inline constexpr int kNumRowSections = 5;
+enum class RowSection : uint8_t { kProgram, kMemory, kTraffic, kTime, kPipeline, kAcceptance };
+inline constexpr int kNumRowSections = 6;
 
 // Of predicted, measured and bound. A share is 0-1.
 enum class RowUnit : uint8_t { kBytes, kCount, kSeconds, kShare, kPerSecond, kNumber };

@@ -1,7 +1,6 @@
 #include "reconcile/run_plan.h"
 
 #include <fstream>
-#include <map>
 #include <nlohmann/json.hpp>
 
 #include "planner/scope.h"
@@ -33,40 +32,26 @@ PlannedTime planned_time(const RunPlan& plan, const StepCost& cost, const Hardwa
   time.hardware = hardware.name + (hardware.simulated ? ", links of " + hardware.simulated->name : "");
   time.calibrated = !hardware.device.gemm.points.empty() && hardware.device.gemm.kind == Provenance::kMeasured;
   time.step_s = cost.seconds;
-  time.timeline = step_timeline(plan.model, plan.inventory, plan.config, hardware);
+  time.times = predict_step_times(plan.model, plan.inventory, plan.config, hardware);
+  time.replay = predict_step(plan.model, plan.inventory, plan.config, hardware);
   time.communication = predict_communication(plan.model, plan.inventory, plan.config, hardware);
   time.peak_flops_per_s = peak_flops_per_s(plan.config, hardware);
-  time.parts = parts_of_timeline(time.timeline, cost);
+  time.parts = parts_of_timeline(time.replay.timelines[0], cost);
   return time;
 }
 
 // Ranks of a data-parallel run are alike; where the model is split they are not.
-std::vector<RankPlan> plans_of_others(const RunPlan& plan, const StepCost* cost, const HardwareSpec* hardware) {
+std::vector<RankPlan> plans_of_others(const RunPlan& plan, const StepCost* cost) {
   std::vector<RankPlan> others;
   const Degrees& degrees = plan.config.degrees;
   if (degrees.tp * degrees.cp * degrees.pp == 1) return others;
-  const RankGrid grid = RankGrid::create(degrees).value();
-  std::map<int, std::vector<TimelineEntry>> timelines;
-  std::map<int, std::vector<CommunicationTime>> communication;
   for (int rank = 1; rank < degrees.world(); ++rank) {
-    RankPlan other{
-        .program = training_program(plan.inventory, plan.config, rank_stages(plan.model, plan.config, rank), rank),
-        .ledger = predict_memory(plan.model, plan.inventory, plan.config, rank),
-        .traffic = predict_traffic(plan.model, plan.inventory, plan.config, rank),
-        .parts = {},
-        .timeline = {},
-        .communication = {}};
-    if (hardware) {
-      const int stage = grid.coordinates(rank).pp;
-      if (!timelines.contains(stage)) {
-        timelines[stage] = step_timeline(plan.model, plan.inventory, plan.config, *hardware, stage);
-        communication[stage] = predict_communication(plan.model, plan.inventory, plan.config, *hardware, stage);
-      }
-      other.timeline = timelines[stage];
-      other.communication = communication[stage];
-      other.parts = parts_of_timeline(other.timeline, *cost);
-    }
-    others.push_back(std::move(other));
+    others.push_back(
+        {.program = training_program(plan.inventory, plan.config, rank_stages(plan.model, plan.config, rank), rank),
+         .ledger = predict_memory(plan.model, plan.inventory, plan.config, rank),
+         .traffic = predict_traffic(plan.model, plan.inventory, plan.config, rank),
+         .parts = {}});
+    if (cost) others.back().parts = parts_of_timeline(plan.timeline_of(rank), *cost);
   }
   return others;
 }
@@ -95,6 +80,21 @@ Json time_json(const PlannedTime& time) {
 
 }  // namespace
 
+int RunPlan::pipeline_rank(int rank) const { return RankGrid::create(config.degrees).value().coordinates(rank).pp; }
+
+std::vector<Program> RunPlan::pipeline_programs() const {
+  std::vector<Program> programs;
+  for (const int rank : RankGrid::create(config.degrees).value().group(GroupKind::kPp, 0))
+    programs.push_back(program_of(rank));
+  return programs;
+}
+
+RecordedInstruction as_recorded(const Instruction& instruction, const Inventory& inventory) {
+  return {std::string(to_string(instruction.op)),
+          instruction.unit < 0 ? "" : inventory.units[static_cast<size_t>(instruction.unit)].name,
+          instruction.microbatch};
+}
+
 Result<RunPlan> make_run_plan(const ModelSpec& model, const ResolvedConfig& config, int threads,
                               const HardwareSpec* hardware) {
   const std::vector<Error> outside = planner_scope(model, config.config);
@@ -111,7 +111,7 @@ Result<RunPlan> make_run_plan(const ModelSpec& model, const ResolvedConfig& conf
   std::optional<StepCost> cost;
   if (hardware) cost = predict_cost(model, plan.inventory, config, *hardware);
   if (hardware) plan.time = planned_time(plan, *cost, *hardware);
-  plan.others = plans_of_others(plan, cost ? &*cost : nullptr, hardware);
+  plan.others = plans_of_others(plan, cost ? &*cost : nullptr);
   if (hardware) plan.library_bytes = library_bytes(hardware->device, config.compute);
   return plan;
 }

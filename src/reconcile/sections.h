@@ -20,6 +20,9 @@ std::vector<ReconcileRow> time_rows(const PlannedRun& run, const MeasuredTime& t
                                     const MeasuredTime* baseline_time);
 // Collectives by group and purpose, and how much of them is hidden behind computation.
 std::vector<ReconcileRow> communication_rows(const PlannedRun& run);
+// Of a pipeline: its step replayed with recorded durations, and how long ranks waited. No rows without a pipeline, or
+// where the record has no times or is of another program than the plan.
+std::vector<ReconcileRow> pipeline_rows(const PlannedRun& run, const MeasuredTime& time);
 // Throughput, utilisation, scaling, goodput, loss.
 std::vector<ReconcileRow> acceptance_rows(const PlannedRun& run, const MeasuredTime& time, const PlannedRun* baseline,
                                           const MeasuredTime* baseline_time);

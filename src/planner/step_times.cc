@@ -1,15 +1,44 @@
-#include "planner/unit_times.h"
+#include "planner/step_times.h"
 
 #include <algorithm>
 
 #include "planner/cost.h"
+#include "planner/layer_traffic.h"
+#include "planner/rank_view.h"
 #include "spec/rank_grid.h"
 
 namespace fivefold {
+namespace {
 
-UnitTimes::UnitTimes(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config,
-                     const HardwareSpec& hardware)
-    : part_(model, inventory, config, 0),
+class Prediction {
+ public:
+  Prediction(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config,
+             const HardwareSpec& hardware);
+  StepTimes times() const;
+
+ private:
+  double pass_seconds(const Unit& unit, const UnitOperations& operations, Pass pass, int count) const;
+  double weight_seconds(const Unit& unit, const UnitOperations& operations) const;
+  TensorSeconds tensor_seconds(const Unit& unit, const UnitOperations& operations, TapeStep step, Pass pass,
+                               const TapeOptions& options = {}) const;
+  UnitSeconds unit_seconds(int index) const;
+  std::vector<LinkSeconds> transfers() const;
+
+  const ModelSpec& whole_model_;
+  RankView part_;
+  ShardingPolicy policy_;
+  OptimizerStates states_;
+  TapeShape tape_;
+  WorkShape shape_;
+  Rates rates_;
+  LinkTimes links_;
+  int num_pipeline_ranks_;
+};
+
+Prediction::Prediction(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config,
+                       const HardwareSpec& hardware)
+    : whole_model_(model),
+      part_(model, inventory, config, 0),
       policy_(sharding_policy(config)),
       states_(optimizer_states(config.config.optimizer)),
       tape_(tape_shape(config)),
@@ -18,28 +47,43 @@ UnitTimes::UnitTimes(const ModelSpec& model, const Inventory& inventory, const R
              .sequence = config.config.batch.sequence,
              .compute = config.compute},
       rates_(hardware, config.compute, rank_placement(config, hardware)),
-      links_(hardware, RankGrid::create(config.degrees).value()) {
+      links_(hardware, RankGrid::create(config.degrees).value()),
+      num_pipeline_ranks_(config.degrees.pp) {}
+
+StepTimes Prediction::times() const {
+  const std::vector<LayerSpec>& layers = whole_model_.layers;
+  const Inventory& inventory = part_.inventory();
+  StepTimes times;
   for (int unit = 0; unit < inventory.num_units(); ++unit) {
     const bool repeats = unit >= 2 && unit < inventory.head() &&
-                         model.layers[static_cast<size_t>(unit) - 1] == model.layers[static_cast<size_t>(unit) - 2];
-    seconds_.push_back(repeats ? seconds_.back() : unit_seconds(unit));
+                         layers[static_cast<size_t>(unit) - 1] == layers[static_cast<size_t>(unit) - 2];
+    times.units.push_back(repeats ? times.units.back() : unit_seconds(unit));
   }
-  scalar_all_reduce_ = links_(CollectiveKind::kAllReduce, GroupKind::kWorld, 16);
+  times.scalar_all_reduce = links_(CollectiveKind::kAllReduce, GroupKind::kWorld, 16);
   for (const PartialOver over : kAllPartialOver) {
     const int64_t bytes = part_.partial_elements(over) * dtype_bytes(policy_.grads);
     if (bytes == 0) continue;
     const LinkSeconds link = links_(CollectiveKind::kAllReduce, group_of(over), static_cast<double>(bytes));
-    partial_sums_.seconds += link.seconds;
-    partial_sums_.calls.push_back({group_of(over), Purpose::kGradients, link.seconds, link.seconds});
+    times.partial_sums.push_back({group_of(over), Purpose::kGradients, link.seconds, link.seconds});
   }
-  num_pipeline_ranks_ = config.degrees.pp;
-  const auto message = static_cast<double>(tape_.stream_tokens() * model.hidden * dtype_bytes(config.compute));
-  for (int from = 0; from < num_pipeline_ranks_; ++from)
-    for (int to = 0; to < num_pipeline_ranks_; ++to)
-      transfers_.push_back(from == to ? LinkSeconds{} : links_.send(GroupKind::kPp, from, to, message));
+  times.buffer_calls = {links_, policy_};
+  times.num_pipeline_ranks = num_pipeline_ranks_;
+  times.transfers = transfers();
+  times.overlap_share = rates_.overlap_share();
+  times.step_overhead_s = rates_.step_overhead_seconds();
+  return times;
 }
 
-double UnitTimes::pass_seconds(const Unit& unit, const UnitOperations& operations, Pass pass, int count) const {
+std::vector<LinkSeconds> Prediction::transfers() const {
+  const auto message = static_cast<double>(tape_.stream_tokens() * whole_model_.hidden * dtype_bytes(shape_.compute));
+  std::vector<LinkSeconds> seconds;
+  for (int from = 0; from < num_pipeline_ranks_; ++from)
+    for (int to = 0; to < num_pipeline_ranks_; ++to)
+      seconds.push_back(from == to ? LinkSeconds{} : links_.send(GroupKind::kPp, from, to, message));
+  return seconds;
+}
+
+double Prediction::pass_seconds(const Unit& unit, const UnitOperations& operations, Pass pass, int count) const {
   double seconds = 0;
   for (int i = 0; i < count; ++i)
     seconds += rates_.operation_seconds(operations.operations[static_cast<size_t>(i)].kind, pass,
@@ -48,7 +92,7 @@ double UnitTimes::pass_seconds(const Unit& unit, const UnitOperations& operation
 }
 
 // Of a layer's backward, the products that make weight gradients.
-double UnitTimes::weight_seconds(const Unit& unit, const UnitOperations& operations) const {
+double Prediction::weight_seconds(const Unit& unit, const UnitOperations& operations) const {
   double seconds = 0;
   for (size_t i = 0; i < operations.operations.size(); ++i) {
     if (operations.operations[i].kind != OperationKind::kLinear) continue;
@@ -61,8 +105,8 @@ double UnitTimes::weight_seconds(const Unit& unit, const UnitOperations& operati
 
 // Collectives of the tensor and context groups in one pass. What is beside a computation hides for as long as that
 // takes.
-TensorSeconds UnitTimes::tensor_seconds(const Unit& unit, const UnitOperations& operations, TapeStep step, Pass pass,
-                                        const TapeOptions& options) const {
+TensorSeconds Prediction::tensor_seconds(const Unit& unit, const UnitOperations& operations, TapeStep step, Pass pass,
+                                         const TapeOptions& options) const {
   TensorSeconds seconds;
   const std::vector<LayerCall> calls = layer_calls(operations, step, tape_, options);
   for (size_t first = 0, end = 0; first < calls.size(); first = end) {
@@ -93,7 +137,7 @@ TensorSeconds UnitTimes::tensor_seconds(const Unit& unit, const UnitOperations& 
   return seconds;
 }
 
-UnitSeconds UnitTimes::unit_seconds(int index) const {
+UnitSeconds Prediction::unit_seconds(int index) const {
   const Unit& unit = part_.inventory().units[static_cast<size_t>(index)];
   const UnitOperations operations =
       unit_operations(part_.model(), part_.inventory(), index, part_.split(), part_.context());
@@ -114,12 +158,14 @@ UnitSeconds UnitTimes::unit_seconds(int index) const {
       s.tensor_backward_input = tensor_seconds(unit, operations, TapeStep::kBackwardInput, Pass::kBackward);
       s.tensor_backward_weight = tensor_seconds(unit, operations, TapeStep::kBackwardWeight, Pass::kBackward);
       s.backward_weight = weight_seconds(unit, operations);
+      s.backward_input = s.backward - s.backward_weight;
     }
     s.forward = pass_seconds(unit, operations, Pass::kForward, count);
     s.recompute = s.forward;
     s.recompute_unused = pass_seconds(unit, operations, Pass::kForward, num_recomputed_operations(operations, true));
   }
-  const auto full = static_cast<double>(unit.padded_numel(policy_.shards));
+  s.elements = unit.padded_numel(policy_.shards);
+  const auto full = static_cast<double>(s.elements);
   const double shard = full / policy_.shards;
   const auto grads = static_cast<double>(dtype_bytes(policy_.grads));
   s.optimizer = rates_.stream_seconds(StreamKind::kOptimizer, shard * optimizer_bytes_per_element(policy_, states_));
@@ -128,26 +174,38 @@ UnitSeconds UnitTimes::unit_seconds(int index) const {
   return s;
 }
 
-double UnitTimes::elements(const std::vector<int>& units) const {
-  int64_t sum = 0;
-  for (const int unit : units) sum += part_.inventory().units[static_cast<size_t>(unit)].padded_numel(policy_.shards);
-  return static_cast<double>(sum);
+}  // namespace
+
+LinkSeconds BufferCalls::gather(double elements) const {
+  if (!links) return {};
+  return (*links)(CollectiveKind::kAllGather, GroupKind::kShard,
+                  elements * static_cast<double>(dtype_bytes(sharding.compute)));
 }
 
-LinkSeconds UnitTimes::gather(const std::vector<int>& units) const {
-  const auto width = static_cast<double>(dtype_bytes(policy_.compute));
-  return links_(CollectiveKind::kAllGather, GroupKind::kShard, elements(units) * width);
+LinkSeconds BufferCalls::reduce_scatter(double elements) const {
+  if (!links) return {};
+  const DType dtype = sharding.shards_grads() ? sharding.compute : sharding.grads;
+  return (*links)(CollectiveKind::kReduceScatter, GroupKind::kShard,
+                  elements * static_cast<double>(dtype_bytes(dtype)));
 }
 
-LinkSeconds UnitTimes::reduce_scatter(const std::vector<int>& units) const {
-  const DType dtype = policy_.shards_grads() ? policy_.compute : policy_.grads;
-  return links_(CollectiveKind::kReduceScatter, GroupKind::kShard,
-                elements(units) * static_cast<double>(dtype_bytes(dtype)));
+LinkSeconds BufferCalls::all_reduce(double elements) const {
+  if (!links) return {};
+  return (*links)(CollectiveKind::kAllReduce, GroupKind::kReplicate,
+                  elements / sharding.shards * static_cast<double>(dtype_bytes(sharding.grads)));
 }
 
-LinkSeconds UnitTimes::all_reduce(const std::vector<int>& units) const {
-  const auto width = static_cast<double>(dtype_bytes(policy_.grads));
-  return links_(CollectiveKind::kAllReduce, GroupKind::kReplicate, elements(units) / policy_.shards * width);
+StepTimes no_step_times(int num_units, int num_pipeline_ranks) {
+  StepTimes times;
+  times.units.resize(static_cast<size_t>(num_units));
+  times.num_pipeline_ranks = num_pipeline_ranks;
+  times.transfers.resize(static_cast<size_t>(num_pipeline_ranks) * static_cast<size_t>(num_pipeline_ranks));
+  return times;
+}
+
+StepTimes predict_step_times(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config,
+                             const HardwareSpec& hardware) {
+  return Prediction(model, inventory, config, hardware).times();
 }
 
 }  // namespace fivefold
