@@ -10,6 +10,7 @@
 #include <map>
 
 #include "reconcile/load.h"
+#include "reconcile/measured_run.h"
 #include "reconcile/recorded_step.h"
 #include "schedule/replay.h"
 #include "spec/rank_part.h"
@@ -42,7 +43,7 @@ ModelSpec even_model() {
 struct Measured {
   StepReplay replay;             // of the Programs, in which a receive is waited for where it stands
   double ideal = 0;              // bubble of the schedule itself, in which a computation waits for its own inputs alone
-  std::vector<StepTimes> times;  // per rank
+  std::vector<StepTimes> times;  // per rank; all layers take the same
   int64_t activations = 0;       // most bytes of any rank, counted
 };
 
@@ -96,13 +97,30 @@ class Bubble : public ::testing::Test {
         load_planned_run(
             {.run_directory = request.run_directory, .against = {}, .set = {}, .hardware = {}, .model = {}})
             .value();
-    Measured result{replay_recorded(planned).value(), 0, recorded_times(planned).value(), 0};
+    Measured result;
+    result.times = recorded_times(planned).value();
+    even_layers(planned.plan.inventory, result.times);
+    result.replay = replay_step(planned.plan.pipeline_programs(), result.times);
     result.ideal = schedule_bubble(planned.plan, result.times);
     for (const RankRecord& rank : planned.record.ranks)
       for (const StepRecord& step : rank.sessions.back().steps)
         result.activations = std::max(result.activations, step.peak[Account::kActivations]);
     print(schedule, result);
     return result;
+  }
+
+  // Layers are alike: each takes the median of all, so that a rank that the machine slowed down moves no bubble.
+  static void even_layers(const Inventory& inventory, std::vector<StepTimes>& times) {
+    for (double UnitSeconds::* field :
+         {&UnitSeconds::forward, &UnitSeconds::backward, &UnitSeconds::backward_input, &UnitSeconds::backward_weight}) {
+      std::vector<double> layers;
+      for (const StepTimes& rank : times)
+        for (int unit = 1; unit < inventory.head(); ++unit)
+          if (rank[unit].*field > 0) layers.push_back(rank[unit].*field);
+      for (StepTimes& rank : times)
+        for (int unit = 1; unit < inventory.head() && !layers.empty(); ++unit)
+          rank.units[static_cast<size_t>(unit)].*field = median(layers);
+    }
   }
 
   // What each virtual stage's units take, replayed by schedule/replay.h, which knows no Program.
@@ -157,24 +175,29 @@ TEST_F(Bubble, StagesAreEven) {
 // stands before a computation that could go on, so both replays see the same: Programs here, the schedule there.
 TEST_F(Bubble, Of1F1BIsItsClosedForm) {
   const Measured& result = measured("1f1b", 1);
-  EXPECT_NEAR(result.replay.bubble(), 0.2, 0.04);
-  EXPECT_NEAR(result.replay.bubble(), result.ideal, 0.02);
+  EXPECT_NEAR(result.replay.bubble(), 0.2, 0.02);
+  EXPECT_NEAR(result.replay.bubble(), result.ideal, 0.01);
 }
 
-// Closed forms for F = B = W: 20 %, 3 / 39 = 7.7 %, 1.5 / 37.5 = 4 %. W is shorter here, which ZB1P and ZBV pay for.
+// Closed forms: ZB1P (p - 1)(F + B - W), ZBV at best (p - 1) F of a chunk; for F = B = W 3 / 39 = 7.7 % and
+// 1.5 / 37.5 = 4 %. W is shorter here, which ZB1P pays for; embedding and head add about a point.
 TEST_F(Bubble, OfSchedulesFallsWithSplitBackwardsAndAgainWithAV) {
   const double plain = measured("1f1b", 1).ideal, zb1p = measured("zb1p", 1).ideal, zbv = measured("zbv", 2).ideal;
-  EXPECT_LT(zb1p, 0.85 * plain);
+  const UnitSeconds& layer = measured("zb1p", 1).times[0][2];
+  const double bubble = (kStages - 1) * (layer.forward + layer.backward_input - layer.backward_weight);
+  const double busy = kMicrobatches * (layer.forward + layer.backward_input + layer.backward_weight);
+  EXPECT_NEAR(zb1p, bubble / (busy + bubble), 0.025);
+  EXPECT_LT(zb1p, 0.7 * plain);
   EXPECT_LT(zbv, 0.7 * zb1p);
 }
 
-// What the engine's Programs keep of it: ZB1P is ahead of 1F1B. A receive is waited for where it stands, so that no
-// schedule is better than its computations alone would be.
+// What the engine's Programs keep of it: ZB1P is ahead of 1F1B. A receive is waited for where it stands, so no Program
+// is better than the computations of its schedule alone would be.
 TEST_F(Bubble, OfProgramsIsAtLeastTheirSchedules) {
-  EXPECT_LT(measured("zb1p", 1).replay.bubble(), 0.95 * measured("1f1b", 1).replay.bubble());
+  EXPECT_LT(measured("zb1p", 1).replay.bubble(), 0.75 * measured("1f1b", 1).replay.bubble());
   for (const Measured* result :
        {&measured("1f1b", 1), &measured("zb1p", 1), &measured("zbv", 2), &measured("v-half", 2), &measured("v-min", 2)})
-    EXPECT_GT(result->replay.bubble(), result->ideal - 0.02);
+    EXPECT_GT(result->replay.bubble(), result->ideal - 0.01);
 }
 
 // Chunks held at p = 4 (docs/schedules.md): ZBV 2 p = 8, V-half 2 floor(6 / 2) = 6, V-min 2 floor(8 / 3) = 4.
