@@ -71,11 +71,18 @@ struct ChunkPeers {
   int before = -1, after = -1;
 };
 
+// Note [Where a receive stands]
+//   A receive is waited for where it stands. Where the schedule has it, computations that could go on without it wait
+//   too: with weight gradients to fill the time, much of what they are for is lost. When sends are buffered (they leave
+//   when they are issued, whoever waits for them) a receive may stand just before the computation that reads it, after
+//   the earlier ones from the same rank, whose messages come in order. When a send waits for its receive, the places of
+//   the schedule are what the proof against deadlock is about, and stay.
 struct LoweringOptions {
   ShardingPolicy sharding;
   int pipeline_rank = 0;
   std::vector<StageUnits> chunks{};  // of this rank; empty: all units
   std::vector<ChunkPeers> peers{};   // of the chunks
+  bool receives_at_use = false;      // Note [Where a receive stands]
   int recompute_every = 0;           // layers per recomputed segment; 0: no recompute
   int bucket_layers = 1;             // layers of a chunk that one collective gathers or reduces
   int prefetch = 1;                  // ZeRO-3: compute instructions between the start of a gather and its first use

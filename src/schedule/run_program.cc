@@ -73,6 +73,7 @@ LoweringOptions lowering_options(const ResolvedConfig& config, const RankStages&
   for (int chunk = 0; chunk < parallel.vpp; ++chunk)
     options.peers.push_back({peer_of(shape, options.pipeline_rank, ScheduleOp::kRecvForward, chunk),
                              peer_of(shape, options.pipeline_rank, ScheduleOp::kSendForward, chunk)});
+  options.receives_at_use = !config.config.comm.rendezvous;
   options.sums_partial_grads = config.degrees.tp > 1 || stages.shares_embedding();
   return options;
 }

@@ -85,28 +85,70 @@ void StepPlan::plan_action(const ScheduleAction& action) {
   const auto chunk = static_cast<size_t>(action.chunk);
   switch (action.op) {
     case ScheduleOp::kForward:
+      receive(ScheduleOp::kRecvForward, action.chunk, action.microbatch);
       return plan_forward(chunks_[chunk], action.microbatch);
     case ScheduleOp::kBackward:
-      return plan_backward(chunks_[chunk], action.microbatch, false);
     case ScheduleOp::kBackwardInput:
-      return plan_backward(chunks_[chunk], action.microbatch, true);
+      receive(ScheduleOp::kRecvBackward, action.chunk, action.microbatch);
+      return plan_backward(chunks_[chunk], action.microbatch, action.op == ScheduleOp::kBackwardInput);
     case ScheduleOp::kBackwardWeight:
       return plan_weights(chunks_[chunk], action.microbatch);
     case ScheduleOp::kOverlapped:
+      receive(ScheduleOp::kRecvForward, action.chunk, action.microbatch);
       plan_forward(chunks_[chunk], action.microbatch);
+      receive(ScheduleOp::kRecvBackward, action.backward_chunk, action.backward_microbatch);
       return plan_backward(chunks_[static_cast<size_t>(action.backward_chunk)], action.backward_microbatch, false);
     case ScheduleOp::kSendForward:
-      return plan_transfer(Opcode::kSendActivations, chunks_[chunk].last - 1, action.microbatch, action.peer,
-                           action.joined);
     case ScheduleOp::kRecvForward:
-      return plan_transfer(Opcode::kRecvActivations, chunks_[chunk].first - 1, action.microbatch, action.peer,
-                           action.joined);
     case ScheduleOp::kSendBackward:
-      return plan_transfer(Opcode::kSendGradients, chunks_[chunk].first - 1, action.microbatch, action.peer,
-                           action.joined);
     case ScheduleOp::kRecvBackward:
-      return plan_transfer(Opcode::kRecvGradients, chunks_[chunk].last - 1, action.microbatch, action.peer,
-                           action.joined);
+      break;
+  }
+  if (!options_.receives_at_use) return plan_transfer(action);
+  if (!action.joined) batch_has_send_ = false;
+  if (!is_send(action.op)) return put_off_.push_back(action);
+  ScheduleAction send = action;
+  send.joined = batch_has_send_;
+  batch_has_send_ = true;
+  plan_transfer(send);
+}
+
+void StepPlan::receive(ScheduleOp op, int chunk, int microbatch) {
+  const auto needed = std::find_if(put_off_.begin(), put_off_.end(), [&](const ScheduleAction& action) {
+    return action.op == op && action.chunk == chunk && action.microbatch == microbatch;
+  });
+  if (needed == put_off_.end()) return;
+  const int peer = needed->peer;
+  const auto end = needed + 1;
+  std::vector<ScheduleAction> others;
+  for (auto action = put_off_.begin(); action != end; ++action) {
+    if (action->peer != peer) {
+      others.push_back(*action);
+      continue;
+    }
+    action->joined = false;
+    plan_transfer(*action);
+  }
+  others.insert(others.end(), end, put_off_.end());
+  put_off_ = std::move(others);
+}
+
+void StepPlan::plan_transfer(const ScheduleAction& action) {
+  const StageUnits& chunk = chunks_[static_cast<size_t>(action.chunk)];
+  const auto plan_as = [&](Opcode op, int unit) {
+    plan_transfer(op, unit, action.microbatch, action.peer, action.joined);
+  };
+  switch (action.op) {
+    case ScheduleOp::kSendForward:
+      return plan_as(Opcode::kSendActivations, chunk.last - 1);
+    case ScheduleOp::kRecvForward:
+      return plan_as(Opcode::kRecvActivations, chunk.first - 1);
+    case ScheduleOp::kSendBackward:
+      return plan_as(Opcode::kSendGradients, chunk.first - 1);
+    case ScheduleOp::kRecvBackward:
+      return plan_as(Opcode::kRecvGradients, chunk.last - 1);
+    default:
+      FIVEFOLD_CHECK(false);
   }
 }
 

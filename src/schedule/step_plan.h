@@ -47,6 +47,9 @@ class StepPlan {
   int expected_contributions(int unit) const;
   Contribution contribute(int unit);
   void plan_action(const ScheduleAction& action);
+  void plan_transfer(const ScheduleAction& action);
+  // The inputs of a computation on a chunk that have been put off, and what came before them from the same rank.
+  void receive(ScheduleOp op, int chunk, int microbatch);
   // `unit`: the one whose output crosses the border.
   void plan_transfer(Opcode op, int unit, int microbatch, int peer, bool joined);
   void plan_forward(const StageUnits& chunk, int microbatch);
@@ -60,7 +63,9 @@ class StepPlan {
   const LoweringOptions& options_;
   std::vector<StageUnits> chunks_;
   std::vector<PlannedStep> steps_;
-  std::vector<int> contributions_;  // by unit: how often its gradient was planned to be written
+  std::vector<ScheduleAction> put_off_;  // receives, in the schedule's order
+  bool batch_has_send_ = false;          // of the joined transfers so far
+  std::vector<int> contributions_;       // by unit: how often its gradient was planned to be written
   int num_microbatches_ = 1;
 };
 

@@ -41,7 +41,7 @@ ModelSpec even_model() {
 }
 
 struct Measured {
-  StepReplay replay;             // of the Programs, in which a receive is waited for where it stands
+  StepReplay replay;             // of the Programs
   double ideal = 0;              // bubble of the schedule itself, in which a computation waits for its own inputs alone
   std::vector<StepTimes> times;  // per rank; all layers take the same
   int64_t activations = 0;       // most bytes of any rank, counted
@@ -171,8 +171,7 @@ TEST_F(Bubble, StagesAreEven) {
   }
 }
 
-// (p - 1) / (m + p - 1) = 3 / 15; norm and optimizer, which follow, and the uneven rest move it. With 1F1B no receive
-// stands before a computation that could go on, so both replays see the same: Programs here, the schedule there.
+// (p - 1) / (m + p - 1) = 3 / 15; norm and optimizer, which follow, and the uneven rest move it.
 TEST_F(Bubble, Of1F1BIsItsClosedForm) {
   const Measured& result = measured("1f1b", 1);
   EXPECT_NEAR(result.replay.bubble(), 0.2, 0.02);
@@ -191,13 +190,14 @@ TEST_F(Bubble, OfSchedulesFallsWithSplitBackwardsAndAgainWithAV) {
   EXPECT_LT(zbv, 0.7 * zb1p);
 }
 
-// What the engine's Programs keep of it: ZB1P is ahead of 1F1B. A receive is waited for where it stands, so no Program
-// is better than the computations of its schedule alone would be.
-TEST_F(Bubble, OfProgramsIsAtLeastTheirSchedules) {
-  EXPECT_LT(measured("zb1p", 1).replay.bubble(), 0.75 * measured("1f1b", 1).replay.bubble());
+// The engine's Programs keep it: a receive stands before the computation that reads it, so a Program is what its
+// schedule's computations alone would be, but for the norm and the optimizer at the end, which are no bubble.
+TEST_F(Bubble, OfProgramsIsThatOfTheirSchedules) {
+  EXPECT_LT(measured("zb1p", 1).replay.bubble(), 0.7 * measured("1f1b", 1).replay.bubble());
+  EXPECT_LT(measured("zbv", 2).replay.bubble(), 0.7 * measured("zb1p", 1).replay.bubble());
   for (const Measured* result :
        {&measured("1f1b", 1), &measured("zb1p", 1), &measured("zbv", 2), &measured("v-half", 2), &measured("v-min", 2)})
-    EXPECT_GT(result->replay.bubble(), result->ideal - 0.01);
+    EXPECT_NEAR(result->replay.bubble(), result->ideal, 0.03);
 }
 
 // Chunks held at p = 4 (docs/schedules.md): ZBV 2 p = 8, V-half 2 floor(6 / 2) = 6, V-min 2 floor(8 / 3) = 4.
