@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Training on a simulated network: the same losses to the bit, steps that take what the links take, and a plan that
-knows it, and calls in the record with what was waited for. The network is so slow that the machine's own speed hardly counts.
+"""Training on a simulated network: the same losses to the bit, steps that take what the links take, a plan that knows it,
+and calls in the record with what was waited for. The network is so slow that the machine's own speed hardly counts.
 
     simulate_test.py PROGRAM
 """
