@@ -105,6 +105,47 @@ TEST(NonFinite, FindsAGradientThatOverflowsThoughTheLossIsFinite) {
   EXPECT_TRUE(text.ends_with(" on rank 1")) << text;
 }
 
+// E62: a weight that is not finite and that one rank alone holds, a column of its tensor rank, a shard or a layer of its
+// stage: every rank refuses the step, with weights and moments as they were to the bit, and goes on when it is repaired.
+TEST(NonFinite, E62OneRanksOverflowStopsEveryRank) {
+  const ModelSpec model = tiny_model(TinyKind::kLlama, 4);
+  const GlobalBatch batch = ragged_batch(model, {16, 9, 0, 7});
+  for (const Layout& layout :
+       {Layout{.micro = 4, .tp = 2}, Layout{.dp = 2, .zero = 3, .micro = 2, .tp = 2, .sp = true},
+        Layout{.accumulation = 4, .pp = 2}, Layout{.accumulation = 4, .tp = 2, .pp = 2, .schedule = "zb1p"},
+        Layout{.dp = 2, .zero = 2, .micro = 2, .cp = 2}, Layout{.dp = 4, .zero = 3, .micro = 1}})
+    // The first and the last of the 72 columns of the down projection, in the first and the last layer.
+    for (const int unit : {1, 4})
+      for (const int64_t index : {int64_t{0}, int64_t{71}})
+        for (const float value : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+          SCOPED_TRACE(layout.name() + " unit " + std::to_string(unit) + " element " + std::to_string(index));
+          run_sessions(tiny_request(model, batch, layout, {"optimizer.kind=adamw"}), {},
+                       [&](RankSession& session, const auto& tokens, MemoryLedger&) {
+                         const auto set = [&](float to) {
+                           if (session.executor().holds(unit)) set_weight(session, unit, "down.weight", index, to);
+                         };
+                         const auto moments = [&] {
+                           return std::vector{gather_all(session, RankSession::State::kMoment1),
+                                              gather_all(session, RankSession::State::kMoment2)};
+                         };
+                         step(session, tokens, 1);
+                         const auto weights = gather_all(session, RankSession::State::kMaster);
+                         const auto before = moments();
+                         const Unit& whole = session.whole_inventory().units[static_cast<size_t>(unit)];
+                         const ParameterEntry& down = whole.parameters[static_cast<size_t>(whole.find("down.weight"))];
+                         set(value);
+                         const StepOutcome refused = step(session, tokens, 2);
+                         EXPECT_FALSE(refused.updated);
+                         EXPECT_FALSE(std::isfinite(refused.loss) && std::isfinite(refused.grad_norm));
+                         set(weights[static_cast<size_t>(unit)][static_cast<size_t>(down.offset + index)]);
+                         EXPECT_EQ(gather_all(session, RankSession::State::kMaster), weights);
+                         EXPECT_EQ(moments(), before);
+                         EXPECT_TRUE(step(session, tokens, 2).updated);
+                       });
+          if (HasFailure()) return;
+        }
+}
+
 TEST(NonFinite, SaysWhenARepetitionIsClean) {
   const ModelSpec model = tiny_model(TinyKind::kLlama);
   const std::string text = found(tiny_request(model, ragged_batch(model, {16, 9}), {.dp = 2, .zero = 1}),
