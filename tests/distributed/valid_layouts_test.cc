@@ -48,6 +48,9 @@ Settings draw(Random& random) {
   s["parallel.vpp"] = random.number({1, 1, 1, 2, 2, 3, 4});
   s["parallel.schedule"] = random.one_of(
       {"naive", "gpipe", "1f1b", "1f1b", "interleaved", "zb1p", "zb2p", "zbv", "v-half", "v-min", "dualpipev"});
+  s["parallel.stages"] = random.one_of({"even", "even", "even", "even", "balanced", "1,1", "3,1", "0,4,0", "2,1,1,0"});
+  s["parallel.reduce"] = random.one_of({"microbatch", "microbatch", "microbatch", "step"});
+  s["parallel.bucket_layers"] = random.number({1, 1, 1, 2, 3, 7});
   s["parallel.zero"] = random.number({0, 1, 2, 3});
   s["parallel.shard_size"] = random.number({0, 0, 0, 1, 2, 3, 4});
   s["parallel.prefetch"] = random.number({0, 1, 1, 2, 5});
@@ -99,14 +102,16 @@ std::string text(const Settings& settings) {
 
 // The settings of a hint's first way out, "use KEY = VALUE with KEY = VALUE", or "use VALUE" for the error's own key.
 Settings suggestion(const Error& error) {
-  static const std::regex kNamed(R"((\w+) = ([\w-]+))"), kBare(R"(^use (\d+))");
+  static const std::regex kNamed(R"((\w+) = (\[[\d, ]*\]|[\w-]+))"), kBare(R"(^use (\d+))");
   const std::string section = error.where.substr(0, error.where.find('.'));
   const std::string way = error.hint.substr(0, error.hint.find(", or "));
   Settings settings;
   for (auto match = std::sregex_iterator(way.begin(), way.end(), kNamed); match != std::sregex_iterator(); ++match) {
     const std::string key = (*match)[1];
     const bool batch = key == "global" || key == "micro" || key == "sequence";
-    settings[(batch ? "batch" : section == "batch" ? "parallel" : section) + "." + key] = (*match)[2];
+    std::string value = (*match)[2];
+    std::erase_if(value, [](char c) { return c == '[' || c == ']'; });  // of a list
+    settings[(batch ? "batch" : section == "batch" ? "parallel" : section) + "." + key] = value;
   }
   std::smatch bare;
   if (settings.empty() && std::regex_search(way, bare, kBare)) settings[error.where] = bare[1];
@@ -148,7 +153,8 @@ TEST(ValidLayouts, HintsLeadToALegalLayout) {
   }
   for (const auto& [what, example] : faults) ADD_FAILURE() << what << ": " << example;
   for (const char* key : {"parallel.tp", "parallel.cp", "parallel.pp", "parallel.vpp", "parallel.ep", "parallel.etp",
-                          "parallel.shard_size", "batch.global", "batch.sequence", "recompute.every"})
+                          "parallel.shard_size", "parallel.stages", "parallel.reduce", "parallel.bucket_layers",
+                          "batch.global", "batch.sequence", "recompute.every"})
     EXPECT_GT(refused[key], 20) << key << " was hardly ever wrong";
 }
 
@@ -176,6 +182,7 @@ TEST_P(RandomConfigurations, Run) {
     Settings plain = *legal;
     for (const char* key : {"dp", "tp", "cp", "pp", "vpp", "ep", "etp"}) plain[std::string("parallel.") + key] = "1";
     plain["parallel.sp"] = "false";
+    plain["parallel.stages"] = "even";
     plain["parallel.shard_size"] = "0";
     plain["parallel.schedule"] = "1f1b";
     plain["batch.global"] = std::to_string(request.batch.rows);
