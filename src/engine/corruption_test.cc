@@ -105,8 +105,9 @@ TEST(NonFinite, FindsAGradientThatOverflowsThoughTheLossIsFinite) {
   EXPECT_TRUE(text.ends_with(" on rank 1")) << text;
 }
 
-// E62: a weight that is not finite and that one rank alone holds, a column of its tensor rank, a shard or a layer of its
-// stage: every rank refuses the step, with weights and moments as they were to the bit, and goes on when it is repaired.
+// E62: a weight that is not finite and that one rank alone holds, a column of its tensor rank, a shard or a layer of
+// its stage: every rank refuses the step, with weights and moments as they were to the bit, and goes on when it is
+// repaired.
 TEST(NonFinite, E62OneRanksOverflowStopsEveryRank) {
   const ModelSpec model = tiny_model(TinyKind::kLlama, 4);
   const GlobalBatch batch = ragged_batch(model, {16, 9, 0, 7});

@@ -1,6 +1,6 @@
 // The keys of every line of the run record, each named once for writing and for reading. A visitor is called as
 // visit(key, field), for integers not negative; visit.seconds(key, field) for times, which are finite and not negative;
-// visit.moment(key, field) for times that may be negative; visit.index(key, field) where -1 stands for none;
+// visit.moment(key, field) for times that may be negative; visit.index(key, field) where -1 stands for none, and
 // visit.optional(key, field) for a text whose key may be missing. Not for users of the record: see record_writer.h and
 // record_reader.h.
 #pragma once
