@@ -12,6 +12,7 @@
 #include "cli/machine.h"
 #include "cli/plan_json.h"
 #include "planner/scope.h"
+#include "report/trace.h"
 #include "spec/validate.h"
 
 namespace fivefold {
@@ -19,7 +20,8 @@ namespace {
 
 struct ExplainOptions {
   CommonOptions common;
-  bool formulas = false, ranks = false, timeline = false;
+  bool formulas = false, ranks = false, timeline = false, instructions = false;
+  std::string trace;    // file
   std::string compare;  // KEY=a,b,c
 };
 
@@ -82,6 +84,45 @@ ExitCode run_compare(const ExplainOptions& options) {
   return ExitCode::kDone;
 }
 
+nlohmann::ordered_json timeline_json(const StepReplay& replay, const Inventory& inventory) {
+  auto entries = nlohmann::ordered_json::array();
+  for (size_t rank = 0; rank < replay.timelines.size(); ++rank)
+    for (const TimelineEntry& entry : replay.timelines[rank])
+      entries.push_back({{"pipeline_rank", rank},
+                         {"instruction", to_string(entry.instruction, inventory)},
+                         {"begin", entry.begin_s},
+                         {"end", entry.end_s},
+                         {"communication", entry.communication}});
+  return entries;
+}
+
+nlohmann::ordered_json pipeline_json(const StepReplay& replay) {
+  auto ranks = nlohmann::ordered_json::array();
+  for (size_t rank = 0; rank < replay.ranks.size(); ++rank)
+    ranks.push_back({{"bubble", replay.bubble(static_cast<int>(rank))},
+                     {"exposed_communication", replay.exposed_communication(static_cast<int>(rank))},
+                     {"end", replay.ranks[rank].seconds}});
+  return ranks;
+}
+
+void print_explanation(const ExplainOptions& options, const ExplainedRun& run, const StepReplay& replay) {
+  const bool timeline = options.timeline || options.instructions;
+  if (options.common.json) {
+    nlohmann::ordered_json json = explanation_json(run.run.model, run.inventory, run.explanation,
+                                                   options.ranks ? RankListing::kEach : RankListing::kGrouped);
+    if (timeline) {
+      json["timeline"] = timeline_json(replay, run.inventory);
+      json["pipeline"] = pipeline_json(replay);
+    }
+    return print_json(json);
+  }
+  print(explanation_text(run.run.model, run.inventory, run.explanation, run.hardware));
+  if (options.ranks) print(ranks_text(run.explanation));
+  if (options.formulas) print(formulas_text(run.run.model, run.inventory, run.explanation));
+  if (options.timeline) print(timeline_text(run.run.model, run.explanation, replay, output_width()));
+  if (options.instructions) print(instructions_text(run.inventory, replay));
+}
+
 ExitCode run_explain(const ExplainOptions& options) {
   apply_common_options(options.common);
   if (!options.compare.empty()) return run_compare(options);
@@ -89,23 +130,14 @@ ExitCode run_explain(const ExplainOptions& options) {
   ExplainedRun run;
   if (!explain_run(options.common, run, errors)) return refuse(errors);
   for (const Error& note : layout_notes(run.run.model, run.run.config.config)) print_note(note);
-  if (options.common.json) {
-    nlohmann::ordered_json json = explanation_json(run.run.model, run.inventory, run.explanation,
-                                                   options.ranks ? RankListing::kEach : RankListing::kGrouped);
-    const StepReplay replay = predict_step(run.run.model, run.inventory, run.run.config, run.hardware);
-    if (options.timeline)
-      for (const TimelineEntry& entry : replay.timelines[0])
-        json["timeline"].push_back({{"instruction", to_string(entry.instruction, run.inventory)},
-                                    {"begin", entry.begin_s},
-                                    {"end", entry.end_s},
-                                    {"communication", entry.communication}});
-    print_json(json);
-    return ExitCode::kDone;
+  StepReplay replay;
+  if (options.timeline || options.instructions || !options.trace.empty())
+    replay = predict_step(run.run.model, run.inventory, run.run.config, run.hardware);
+  if (!options.trace.empty()) {
+    const Status written = write_planned_trace(replay, run.inventory, options.trace);
+    if (!written.ok()) return refuse({written.error()});
   }
-  print(explanation_text(run.run.model, run.inventory, run.explanation, run.hardware));
-  if (options.ranks) print(ranks_text(run.explanation));
-  if (options.formulas) print(formulas_text(run.run.model, run.inventory, run.explanation));
-  if (options.timeline) print(timeline_text(run.run.model, run.inventory, run.explanation, run.hardware));
+  print_explanation(options, run, replay);
   return ExitCode::kDone;
 }
 
@@ -116,7 +148,9 @@ RunCommand add_explain_command(CLI::App& app) {
   add_common_options(app, options->common);
   app.add_flag("--formulas", options->formulas, "the formula of every line, with its numbers");
   app.add_flag("--ranks", options->ranks, "list every rank, also those that are alike");
-  app.add_flag("--timeline", options->timeline, "begin and end of every instruction of the step");
+  app.add_flag("--timeline", options->timeline, "draw the planned step, a line per pipeline rank");
+  app.add_flag("--instructions", options->instructions, "begin and end of every instruction of the planned step");
+  app.add_option("--trace", options->trace, "write the planned step for Perfetto")->option_text("FILE");
   app.add_option("--compare", options->compare, "configurations side by side, for any key: parallel.zero=0,1,2,3")
       ->option_text("KEY=A,B,...");
   return [options] { return run_explain(*options); };

@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "cli/output.h"
 #include "planner/search.h"
+#include "report/timeline_picture.h"
 #include "spec/rank_grid.h"
 
 namespace fivefold {
@@ -137,14 +138,27 @@ std::string ranks_text(const Explanation& e) {
   return "\n" + heading("Ranks") + table.to_string(2);
 }
 
-std::string timeline_text(const ModelSpec& model, const Inventory& inventory, const Explanation& e,
-                          const HardwareSpec& hardware) {
-  Table table({"begin", "end", "on", "instruction"});
-  const StepReplay replay = predict_step(model, inventory, e.config, hardware);
-  for (const TimelineEntry& entry : replay.timelines[0])
-    table.add_row({format_seconds(entry.begin_s), format_seconds(entry.end_s),
-                   entry.communication ? "network" : "device", to_string(entry.instruction, inventory)});
-  return "\n" + heading("Timeline") + table.to_string(2);
+std::string timeline_text(const ModelSpec& model, const Explanation& e, const StepReplay& replay, int width) {
+  const std::string bubble = e.config.degrees.pp == 1 ? "" : ", bubble of all ranks " + percent(replay.bubble());
+  return "\n" + heading("Timeline") +
+         draw_timelines(
+             {replay_block("one step, " + format_seconds(replay.makespan_s) + bubble, replay, model, e.config)}, width);
+}
+
+std::string instructions_text(const Inventory& inventory, const StepReplay& replay) {
+  const bool pipeline = replay.timelines.size() > 1;
+  std::vector<std::string> header{"begin", "end", "on", "instruction"};
+  if (pipeline) header.insert(header.begin(), "rank");
+  Table table(header);
+  for (size_t rank = 0; rank < replay.timelines.size(); ++rank)
+    for (const TimelineEntry& entry : replay.timelines[rank]) {
+      std::vector<std::string> cells{format_seconds(entry.begin_s), format_seconds(entry.end_s),
+                                     entry.communication ? "network" : "device",
+                                     to_string(entry.instruction, inventory)};
+      if (pipeline) cells.insert(cells.begin(), std::to_string(rank));
+      table.add_row(std::move(cells));
+    }
+  return "\n" + heading("Instructions") + table.to_string(2);
 }
 
 std::string comparison_text(const std::string& key, const std::vector<std::string>& values,

@@ -15,8 +15,10 @@ std::string explanation_text(const ModelSpec& model, const Inventory& inventory,
 // Every line of memory and traffic with its formula.
 std::string formulas_text(const ModelSpec& model, const Inventory& inventory, const Explanation& explanation);
 std::string ranks_text(const Explanation& explanation);
-std::string timeline_text(const ModelSpec& model, const Inventory& inventory, const Explanation& explanation,
-                          const HardwareSpec& hardware);
+// A picture of the planned step (report/timeline_picture.h).
+std::string timeline_text(const ModelSpec& model, const Explanation& explanation, const StepReplay& replay, int width);
+// Begin and end of every instruction, of every pipeline rank.
+std::string instructions_text(const Inventory& inventory, const StepReplay& replay);
 // A column per value of `key`. REQUIRES: as many columns as values.
 std::string comparison_text(const std::string& key, const std::vector<std::string>& values,
                             const std::vector<Explanation>& columns);

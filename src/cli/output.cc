@@ -1,5 +1,6 @@
 #include "cli/output.h"
 
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -36,6 +37,17 @@ bool finish_output() {
   if (write_error == 0 || write_error == EPIPE) return true;
   std::fprintf(stderr, "fivefold: the output could not be written: error %d\n", write_error);
   return false;
+}
+
+int output_width() {
+  const auto usable = [](long columns) { return columns >= 20 && columns <= 10'000; };
+  if (const char* text = std::getenv("COLUMNS")) {
+    const long columns = std::strtol(text, nullptr, 10);
+    if (usable(columns)) return static_cast<int>(columns);
+  }
+  winsize size{};
+  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && usable(size.ws_col)) return size.ws_col;
+  return 120;
 }
 
 void set_color(ColorMode mode) {

@@ -22,6 +22,9 @@ void print_note(const Error& note);
 // Flushes stdout. False when it could not be written and that matters: a reader that has gone does not.
 bool finish_output();
 
+// Columns that a picture may take: COLUMNS of the environment, else the terminal's, else 120.
+int output_width();
+
 enum class ColorMode : uint8_t { kAuto, kAlways, kNever };
 void set_color(ColorMode mode);
 

@@ -1,8 +1,10 @@
 #include <unistd.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -139,6 +141,51 @@ TEST_F(ReportTest, TraceWithoutHardwareIsOfTheRunAlone) {
   run.plan.time.reset();
   const auto trace = nlohmann::json::parse(trace_json(run));
   for (const auto& event : trace["traceEvents"]) EXPECT_EQ(event["pid"], 1);
+}
+
+// Two pipeline ranks: the first computes for 2 s, the second from then on for 3 s; 0.5 s of a transfer between them.
+StepReplay two_stages() {
+  const auto entry = [](Opcode op, double begin, double end, bool communication) {
+    TimelineEntry made{{}, begin, end, communication};
+    made.instruction.op = op;
+    made.instruction.unit = 1;
+    made.instruction.microbatch = 0;
+    return made;
+  };
+  StepReplay replay;
+  replay.timelines = {{entry(Opcode::kForward, 0, 2, false), entry(Opcode::kSendActivations, 2, 2.5, true)},
+                      {entry(Opcode::kRecvActivations, 0, 2.5, false), entry(Opcode::kForward, 2.5, 5.5, false)}};
+  return replay;
+}
+
+TEST_F(ReportTest, PlannedTraceHasATrackForEachPipelineRank) {
+  const PlannedRun run = example_run();
+  ASSERT_TRUE(write_planned_trace(two_stages(), run.plan.inventory, folder_ / "plan.json").ok());
+  const auto trace = nlohmann::json::parse(text(folder_ / "plan.json"));
+  std::map<std::string, std::pair<double, double>> spans;
+  for (const auto& event : trace["traceEvents"]) {
+    EXPECT_EQ(event["pid"], 2);
+    if (event["ph"] == "X")
+      spans[event["tid"].dump() + " " + event["cat"].get<std::string>()] = {event["ts"], event["dur"]};
+  }
+  EXPECT_EQ(spans, (std::map<std::string, std::pair<double, double>>{{"0 forward", {0, 2e6}},
+                                                                     {"1 pipeline", {2e6, 0.5e6}},
+                                                                     {"2 pipeline", {0, 2.5e6}},
+                                                                     {"2 forward", {2.5e6, 3e6}}}));
+  EXPECT_FALSE(write_planned_trace(two_stages(), run.plan.inventory, folder_ / "none" / "plan.json").ok());
+}
+
+// Of a run with a pipeline each rank has the plan of its own stage beside what it measured.
+TEST_F(ReportTest, TraceShowsEachRanksOwnPlan) {
+  PlannedRun run = example_run();
+  run.plan.config.degrees = {.pp = 2};
+  run.plan.time->replay = two_stages();
+  const auto trace = nlohmann::json::parse(trace_json(run, {.num_steps = 1}));
+  std::map<int, int> forwards;  // planned seconds, by track
+  for (const auto& event : trace["traceEvents"])
+    if (event["ph"] == "X" && event["pid"] == 2 && event["cat"] == "forward")
+      forwards[event["tid"]] = static_cast<int>(std::lround(event["dur"].get<double>() / 1e6));
+  EXPECT_EQ(forwards, (std::map<int, int>{{0, 2}, {2, 3}}));
 }
 
 }  // namespace

@@ -83,15 +83,26 @@ void add_measured(TraceBuilder& trace, const RankRecord& rank, const TraceOption
   }
 }
 
-void add_planned(TraceBuilder& trace, const RunPlan& plan, int rank, const RecordedSession& session_of_first,
-                 const TraceOptions& options) {
-  for (const StepRecord* step : drawn_steps(session_of_first, options)) {
-    const double begin = session_of_first.start.started_at + step->begin_s;
-    for (const TimelineEntry& entry : plan.timeline_of(rank))
-      trace.span(kPlanned, entry.communication ? collectives_track(rank) : instructions_track(rank),
-                 to_string(entry.instruction, plan.inventory), to_string(part_of(entry.instruction.op)),
-                 begin + entry.begin_s, begin + entry.end_s, {{"step", step->step}});
-  }
+void name_tracks(TraceBuilder& trace, int process, int rank) {
+  trace.name_track(process, instructions_track(rank), "rank " + std::to_string(rank));
+  trace.name_track(process, collectives_track(rank), "rank " + std::to_string(rank) + " collectives");
+}
+
+// A planned step of a rank that begins at `begin_s`.
+void add_planned(TraceBuilder& trace, const std::vector<TimelineEntry>& timeline, const Inventory& inventory, int rank,
+                 double begin_s, const Json& arguments) {
+  for (const TimelineEntry& entry : timeline)
+    trace.span(kPlanned, entry.communication ? collectives_track(rank) : instructions_track(rank),
+               to_string(entry.instruction, inventory), to_string(part_of(entry.instruction.op)),
+               begin_s + entry.begin_s, begin_s + entry.end_s, arguments);
+}
+
+Status write_text(const std::filesystem::path& file, const std::string& text) {
+  std::ofstream stream(file, std::ios::trunc);
+  stream << text << "\n";
+  stream.close();
+  if (!stream) return Error{file.string(), "cannot be written", ""};
+  return Ok{};
 }
 
 }  // namespace
@@ -114,22 +125,34 @@ std::string trace_json(const PlannedRun& run, const TraceOptions& options) {
   for (const RankRecord& rank : run.record.ranks) {
     for (const int process : {kMeasured, kPlanned}) {
       if (process == kPlanned && !run.plan.time) continue;
-      trace.name_track(process, instructions_track(rank.rank), "rank " + std::to_string(rank.rank));
-      trace.name_track(process, collectives_track(rank.rank), "rank " + std::to_string(rank.rank) + " collectives");
+      name_tracks(trace, process, rank.rank);
     }
     add_measured(trace, rank, options);
-    if (run.plan.time) add_planned(trace, run.plan, rank.rank, first, options);
+    if (!run.plan.time) continue;
+    for (const StepRecord* step : drawn_steps(first, options))
+      add_planned(trace, run.plan.timeline_of(rank.rank), run.plan.inventory, rank.rank,
+                  first.start.started_at + step->begin_s, {{"step", step->step}});
   }
   return trace.text();
 }
 
+std::string planned_trace_json(const StepReplay& replay, const Inventory& inventory) {
+  TraceBuilder trace(0);
+  trace.name_process(kPlanned, "planned");
+  for (size_t i = 0; i < replay.timelines.size(); ++i) {
+    const int rank = static_cast<int>(i);
+    name_tracks(trace, kPlanned, rank);
+    add_planned(trace, replay.timelines[i], inventory, rank, 0, Json::object());
+  }
+  return trace.text();
+}
+
+Status write_planned_trace(const StepReplay& replay, const Inventory& inventory, const std::filesystem::path& file) {
+  return write_text(file, planned_trace_json(replay, inventory));
+}
+
 Status write_trace(const PlannedRun& run, const std::filesystem::path& run_directory, const TraceOptions& options) {
-  const std::filesystem::path file = run_directory / "trace.json";
-  std::ofstream stream(file, std::ios::trunc);
-  stream << trace_json(run, options) << "\n";
-  stream.close();
-  if (!stream) return Error{file.string(), "cannot be written", ""};
-  return Ok{};
+  return write_text(run_directory / "trace.json", trace_json(run, options));
 }
 
 }  // namespace fivefold

@@ -20,6 +20,11 @@ struct TraceOptions {
 // event.
 std::string trace_json(const PlannedRun& run, const TraceOptions& options = {});
 
+// The planned step alone, of every pipeline rank, in tracks named as above.
+std::string planned_trace_json(const StepReplay& replay, const Inventory& inventory);
+
+// Errors: cannot be written.
+Status write_planned_trace(const StepReplay& replay, const Inventory& inventory, const std::filesystem::path& file);
 // RUN_DIRECTORY/trace.json. Errors: cannot be written.
 Status write_trace(const PlannedRun& run, const std::filesystem::path& run_directory, const TraceOptions& options = {});
 

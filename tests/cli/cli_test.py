@@ -3,6 +3,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -96,6 +97,50 @@ class Cli(unittest.TestCase):
         each = json.loads(fivefold(*EXPLAIN, "--json", "--ranks", "--timeline").stdout)
         self.assertEqual([r["ranks"] for r in each["ranks"]], [str(i) for i in range(8)])
         self.assertGreater(len(each["timeline"]), 40)
+
+    def test_timeline_draws_every_pipeline_rank_in_the_width_there_is(self):
+        pipeline = [*EXPLAIN[:-2], "--set", "parallel.pp=4", "--set", "parallel.schedule=1f1b", "--set",
+                    "batch.global=8"]
+        for columns, width in (("72", 72), ("160", 160), ("20", 9 + 20 + 31), ("no number", 120)):
+            with self.subTest(columns=columns):
+                run = fivefold(*pipeline, "--timeline", env={**os.environ, "COLUMNS": columns})
+                lines = [line for line in run.stdout.splitlines() if line.startswith("rank ") and "|" in line]
+                self.assertEqual([line[:6] for line in lines], ["rank 0", "rank 1", "rank 2", "rank 3"])
+                self.assertTrue(all(" bubble " in line for line in lines))
+                self.assertLessEqual(max(map(len, lines)), width)
+                self.assertEqual(len({line.rindex("|") for line in lines}), 1)
+        wide = fivefold(*pipeline, "--timeline", env={**os.environ, "COLUMNS": "200"}).stdout
+        self.assertRegex(wide, r"rank 0  \|F0-* ?F1-* ?F2-* ?F3-* ?\.+BW0-* F4")
+        self.assertRegex(wide, r"rank 3  \|\.+F0?-* ?L-* ?BW0")
+        chunks = fivefold(*pipeline, "--set", "parallel.vpp=2", "--set", "parallel.schedule=zbv", "--timeline",
+                          env={**os.environ, "COLUMNS": "400"}).stdout
+        self.assertRegex(chunks, r"rank 0  \|F0-* ?F1")
+        self.assertRegex(chunks, r"rank 3  \|\.+F0?-* ?f0?")
+        self.assertIn("small letters the second chunk", chunks)
+
+    def test_timeline_without_a_pipeline_has_computing_and_network(self):
+        lines = fivefold(*EXPLAIN, "--set", "parallel.zero=3", "--timeline").stdout.splitlines()
+        self.assertTrue(any(re.match(r"compute \|~+F[-~F0 ]+L", line) for line in lines))
+        self.assertTrue(any(re.match(r"network \|G", line) for line in lines))
+        listed = fivefold(*EXPLAIN, "--instructions").stdout
+        self.assertIn("forward layers.0 #0", listed)
+        self.assertNotIn("compute |", listed)
+
+    def test_timeline_json_and_trace_have_every_pipeline_rank(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "plan.json")
+            run = fivefold(*EXPLAIN[:-2], "--set", "parallel.pp=2", "--set", "batch.global=4", "--timeline", "--json",
+                           "--trace", path)
+            self.assertEqual(run.returncode, 0, run.stderr)
+            explained = json.loads(run.stdout)
+            self.assertEqual({entry["pipeline_rank"] for entry in explained["timeline"]}, {0, 1})
+            self.assertEqual(len(explained["pipeline"]), 2)
+            with open(path) as file:
+                events = json.load(file)["traceEvents"]
+            self.assertEqual({event["tid"] // 2 for event in events if event["ph"] == "X"}, {0, 1})
+            refused = fivefold(*EXPLAIN, "--trace", os.path.join(folder, "none", "plan.json"))
+            self.assertEqual(refused.returncode, 2)
+            self.assertIn("cannot be written", refused.stderr)
 
     def test_written_plan_is_explained_as_planned(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -179,7 +179,8 @@ def program_environment(program, folder):
     """The program under its name on the search path, and nothing of the caller's settings for it."""
     (Path(folder) / "fivefold").symlink_to(Path(program).resolve())
     environment = {key: value for key, value in os.environ.items() if not key.startswith("FIVEFOLD")}
-    return {**environment, "PATH": f"{folder}:{os.environ['PATH']}", "LC_ALL": "C.UTF-8", "NO_COLOR": "1"}
+    return {**environment, "PATH": f"{folder}:{os.environ['PATH']}", "LC_ALL": "C.UTF-8", "NO_COLOR": "1",
+            "COLUMNS": "120"}
 
 
 def main(arguments):

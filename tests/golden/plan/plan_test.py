@@ -5,6 +5,7 @@
 """
 
 import difflib
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,10 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 NODE = str(HERE / "round-node.toml")
 
-# File: arguments, exit code.
+PIPELINE = ["explain", "--set", "model.name=llama-3.1-8b", "--set", "parallel.pp=4", "--set", "batch.global=8", "--set",
+            "batch.sequence=4096", "--set", "hardware.name=" + NODE, "--timeline"]
+
+# File: arguments, exit code, columns of the terminal if not 100. Of --timeline only the picture.
 CASES = {
     "explain-8b-zero3.txt": (["explain", "--set", "model.name=llama-3.1-8b", "--set", "parallel.dp=8", "--set",
                               "parallel.zero=3", "--set", "batch.sequence=4096", "--set", "hardware.name=" + NODE,
@@ -23,6 +27,12 @@ CASES = {
                                "hardware.name=" + NODE], 0),
     "compare-zero.txt": (["explain", "--set", "model.name=llama-3.1-8b", "--set", "parallel.dp=8", "--set",
                           "hardware.name=" + NODE, "--compare", "parallel.zero=0,1,2,3"], 0),
+    "timeline-1f1b.txt": ([*PIPELINE, "--set", "parallel.schedule=1f1b"], 0),
+    "timeline-narrow.txt": ([*PIPELINE, "--set", "parallel.schedule=zb1p"], 0, 70),
+    "timeline-zbv-wide.txt": ([*PIPELINE, "--set", "parallel.schedule=zbv", "--set", "parallel.vpp=2"], 0, 200),
+    "timeline-zero3.txt": (["explain", "--set", "model.name=smollm2-1.7b", "--set", "parallel.dp=8", "--set",
+                            "parallel.zero=3", "--set", "batch.global=16", "--set", "batch.sequence=2048", "--set",
+                            "recompute.kind=full", "--set", "hardware.name=" + NODE, "--timeline"], 0),
     "plan-8b.txt": (["plan", "--model", "llama-3.1-8b", "--gpu", NODE, "--gpus", "8", "--sequence", "4096"], 0),
     "plan-no-fit.txt": (["plan", "--model", "llama-3.1-8b", "--gpu", NODE, "--gpus", "1", "--sequence", "4096"], 3),
     "plan-cards.txt": (["plan", "--model", "llama-3.2-3b", "--gpu", NODE, "--cards", "1,2,8", "--sequence", "2048"], 0),
@@ -32,17 +42,19 @@ CASES = {
 def main():
     program, update = sys.argv[1], "--update" in sys.argv[2:]
     failures = 0
-    for name, (arguments, code) in CASES.items():
-        run = subprocess.run([program] + arguments, capture_output=True, text=True, timeout=60)
+    for name, (arguments, code, *columns) in CASES.items():
+        environment = {**os.environ, "COLUMNS": str(*columns or [100])}
+        run = subprocess.run([program] + arguments, capture_output=True, text=True, timeout=60, env=environment)
         if run.returncode != code:
             print(f"{name}: exit code {run.returncode}, expected {code}\n{run.stderr}")
             failures += 1
         path = HERE / name
+        printed = run.stdout[run.stdout.find("\nTimeline\n") + 1:] if "--timeline" in arguments else run.stdout
         if update:
-            path.write_text(run.stdout)
+            path.write_text(printed)
         expected = path.read_text() if path.exists() else ""
-        if run.stdout != expected:
-            print("".join(difflib.unified_diff(expected.splitlines(True), run.stdout.splitlines(True), name, "printed")))
+        if printed != expected:
+            print("".join(difflib.unified_diff(expected.splitlines(True), printed.splitlines(True), name, "printed")))
             failures += 1
     return 1 if failures else 0
 
