@@ -6,6 +6,8 @@
 #include "cli/common_options.h"
 #include "cli/machine.h"
 #include "reconcile/load.h"
+#include "reconcile/recorded_step.h"
+#include "report/timeline_picture.h"
 
 namespace fivefold {
 namespace {
@@ -13,11 +15,24 @@ namespace {
 struct ReconcileOptions {
   CommonOptions common;  // `config` is the run's folder
   std::string against, baseline, hardware;
+  bool timeline = false;
 };
 
 ExitCode bad_input(const Error& error) {
   print_errors({error});
   return ExitCode::kBadInput;
+}
+
+// The planned step, the measured one, and the plan's order with the CPU time that each instruction took.
+std::string timeline_text(const PlannedRun& run) {
+  std::vector<TimelineBlock> blocks;
+  const RunPlan& plan = run.plan;
+  if (plan.time) blocks.push_back(replay_block("planned", plan.time->replay, plan.model, plan.config));
+  blocks.push_back(measured_block(run));
+  if (const auto recorded = replay_recorded(run))
+    blocks.push_back(replay_block("recorded CPU durations, replayed", *recorded, plan.model, plan.config));
+  if (blocks.back().lines.empty()) return "\nnote: the record has no times of the planned program: no timeline\n";
+  return "\nTimeline of a step\n" + draw_timelines(blocks, output_width());
 }
 
 ExitCode run_reconcile(const ReconcileOptions& options) {
@@ -49,6 +64,7 @@ ExitCode run_reconcile(const ReconcileOptions& options) {
     print_json(to_json(*result));
   } else {
     print(to_text(*result));
+    if (options.timeline) print(timeline_text(*run));
   }
   return result->pass() ? ExitCode::kDone : ExitCode::kOutsideBound;
 }
@@ -64,6 +80,8 @@ RunCommand add_reconcile_command(CLI::App& app) {
   app.add_option("--baseline", options->baseline, "run that scaling efficiency refers to")
       ->option_text("RUN_DIRECTORY");
   app.add_option("--hardware", options->hardware, "hardware to predict times with")->option_text("NAME|FILE");
+  app.add_flag("--timeline", options->timeline, "draw the planned and a measured step, a line per rank")
+      ->excludes(app.get_option("--json"));
   return [options] { return run_reconcile(*options); };
 }
 
