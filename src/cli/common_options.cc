@@ -32,11 +32,15 @@ void apply_common_options(const CommonOptions& options) {
   Progress::set_quiet(options.quiet);
 }
 
-RunConfig load_run_config(const CommonOptions& options, std::vector<Error>& errors) {
+LoadedConfig load_run_keys(const CommonOptions& options, std::vector<Error>& errors) {
   LoadedConfig loaded = load_config({.file = options.config, .set = options.set, .flags = options.flags});
   errors.insert(errors.end(), loaded.errors.begin(), loaded.errors.end());
   if (const Status read = read_schedule_source(loaded.config); !read.ok()) errors.push_back(read.error());
-  return loaded.config;
+  return loaded;
+}
+
+RunConfig load_run_config(const CommonOptions& options, std::vector<Error>& errors) {
+  return load_run_keys(options, errors).config;
 }
 
 Result<ModelSpec> load_model(const ModelConfig& model) {

@@ -9,6 +9,7 @@
 #include "cli/output.h"
 #include "spec/hardware.h"
 #include "spec/model.h"
+#include "spec/run_config_io.h"
 #include "spec/run_config_resolve.h"
 
 namespace fivefold {
@@ -34,6 +35,8 @@ struct LoadedRun {
 
 // What the file and the settings say, unresolved; `errors` gets every problem.
 RunConfig load_run_config(const CommonOptions& options, std::vector<Error>& errors);
+// The same, with the keys that they set.
+LoadedConfig load_run_keys(const CommonOptions& options, std::vector<Error>& errors);
 // [model] of a configuration: by name or by path. Errors: neither given, unknown, unreadable.
 Result<ModelSpec> load_model(const ModelConfig& model);
 // Reads, validates the layout, resolves. Without a value `errors` is not empty.

@@ -2,10 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/integer.h"
 #include "base/text.h"
+#include "planner/scope.h"
 #include "spec/model_count.h"
 
 namespace fivefold {
@@ -29,9 +31,7 @@ class Decision {
   ResolvedConfig layout(int ranks, int zero) const {
     RunConfig config = request_.base;
     if (best() != nullptr) config.precision.compute = best()->config.config.precision.compute;
-    config.parallel.dp = ranks;
-    config.parallel.zero = zero;
-    config.parallel.shard_size = 0;
+    config.parallel = {.dp = ranks, .zero = zero, .threads = config.parallel.threads};
     config.batch.micro = 1;
     config.batch.global = ranks * (best() != nullptr ? best()->config.num_microbatches : 1);
     config.recompute = {};
@@ -74,28 +74,111 @@ class Decision {
       step.lines.push_back(fmt::format("the states alone need level {} or higher", lowest));
     if (best() == nullptr) return step;
     const ParallelConfig& chosen = best()->config.config.parallel;
-    step.lines.push_back(chosen.zero == 0
-                             ? std::string("chosen: level 0")
-                             : fmt::format("chosen: level {} over {} ranks{}", chosen.zero, chosen.shard_size,
-                                           chosen.shard_size < chosen.dp
-                                               ? fmt::format(", {} replicas", div_exact(chosen.dp, chosen.shard_size))
-                                               : ""));
+    step.lines.push_back(
+        chosen.zero == 0
+            ? std::string("chosen: level 0")
+            : fmt::format("chosen: level {} over {} ranks{}", chosen.zero, chosen.shard_size,
+                          chosen.shard_size < chosen.dp * chosen.cp
+                              ? fmt::format(", {} replicas", div_exact(chosen.dp * chosen.cp, chosen.shard_size))
+                              : ""));
     step.numbers.emplace_back("zero", chosen.zero);
     return step;
   }
 
+  // What a layer and a stage need, what a split would leave of them, and how the best layout with it does.
   DecisionStep splits() const {
+    DecisionStep step{"Is tensor, context or pipeline parallelism needed, and where", {}, {}};
     const ResolvedConfig config = layout(ranks_, ranks_ > 1 ? 3 : 0);
     const int64_t layer = one_layer_bytes(model(), inventory_, config),
                   capacity = planned_capacity(config, request_.hardware);
-    const std::string need =
-        fmt::format("one layer with its gradient and the activations of one sequence: {}", format_bytes(layer));
-    const std::string verdict =
-        layer > capacity ? "needed: one layer does not fit a rank whatever is sharded; split it over tp ranks of a node"
-                         : "not needed: one layer fits, and sharding removes the rest of the weights";
-    return {"Is tensor or pipeline parallelism needed",
-            {need, verdict},
-            {{"one_layer_bytes", static_cast<double>(layer)}, {"needed", layer > capacity ? 1.0 : 0.0}}};
+    step.numbers = {{"one_layer_bytes", static_cast<double>(layer)}};
+    step.lines.push_back(
+        fmt::format("one layer with its gradient and the activations of one sequence: {}", format_bytes(layer)));
+    if (const std::optional<ResolvedConfig> split = tensor_group(config)) {
+      const int64_t part = one_layer_bytes(model(), inventory_, *split);
+      step.lines.push_back(fmt::format("over tp = {} ranks of a node: {}, and its states {} without ZeRO",
+                                       split->degrees.tp, format_bytes(part),
+                                       format_bytes(div_ceil(states_alone(), split->degrees.tp))));
+      step.numbers.emplace_back("tp_layer_bytes", static_cast<double>(part));
+    }
+    add_pipeline(step);
+    step.numbers.emplace_back("needed", add_verdict(step, layer > capacity) ? 1.0 : 0.0);
+    return step;
+  }
+
+  int64_t states_alone() const { return state_bytes(inventory_, layout(1, 0)); }
+
+  // The widest tensor group within a node that the model allows; nothing: none.
+  std::optional<ResolvedConfig> tensor_group(const ResolvedConfig& plain) const {
+    for (int tp = ranks_of_node(request_.hardware, ranks_); tp > 1; --tp) {
+      RunConfig config = plain.config;
+      config.parallel.tp = tp;
+      config.parallel.dp = ranks_ / tp;
+      config.parallel.shard_size = 0;
+      config.batch.global = config.parallel.dp;
+      if (ranks_ % tp != 0 || !planner_scope(model(), config).empty()) continue;
+      const Result<ResolvedConfig> resolved = resolve(config, model());
+      if (resolved.ok()) return *resolved;
+    }
+    return std::nullopt;
+  }
+
+  void add_pipeline(DecisionStep& step) const {
+    const int stages = static_cast<int>(std::min<size_t>(static_cast<size_t>(ranks_), model().layers.size()));
+    if (stages == 1) return;
+    const int64_t states = div_ceil(states_alone(), stages);
+    const int64_t rows = best() != nullptr ? best()->config.config.batch.global : ranks_;
+    const auto bubble = [&](int64_t p, int64_t m) {
+      return 100 * static_cast<double>(p - 1) / static_cast<double>(m + p - 1);
+    };
+    step.lines.push_back(
+        fmt::format("over pp = 2 to {} stages: {} to {} of states without ZeRO; a layer stays whole; bubble of 1F1B "
+                    "with {} microbatches {:.0f} to {:.0f} %",
+                    stages, format_bytes(div_ceil(states_alone(), int64_t{2})), format_bytes(states), rows,
+                    bubble(2, rows), bubble(stages, rows)));
+    step.numbers.emplace_back("pp_state_bytes", static_cast<double>(states));
+  }
+
+  // Whether a plan has to split the model.
+  bool add_verdict(DecisionStep& step, bool layer_too_large) const {
+    const auto plain = std::find_if(result_.rejected.begin(), result_.rejected.end(),
+                                    [](const Rejection& rejection) { return rejection.split == SplitKind::kNone; });
+    if (best() == nullptr) {
+      step.lines.emplace_back(layer_too_large
+                                  ? "needed: one layer does not fit a rank whatever is sharded, and no split that the "
+                                    "configuration leaves is enough"
+                                  : "no layout that the configuration leaves fits, with a split or without");
+      return layer_too_large;
+    }
+    if (plain == result_.rejected.end() && !splits_model()) {
+      step.lines.push_back(layer_too_large
+                               ? "not needed: microbatches of the plan fit"
+                               : "not needed: one layer fits, and sharding removes the rest of the weights");
+      add_best_split(step);
+      return false;
+    }
+    const bool fits = plain != result_.rejected.end() && plain->fits;
+    const std::string chosen = layout_text(best()->config);
+    if (fits)
+      step.lines.push_back(fmt::format("not needed, but faster: {}; without a split: {}", chosen, plain->reason));
+    else if (plain != result_.rejected.end())
+      step.lines.push_back(fmt::format("needed: {}; without a split it {}", chosen, plain->reason));
+    else
+      step.lines.push_back(fmt::format("as it is configured: {}", chosen));
+    return !fits;
+  }
+
+  bool splits_model() const {
+    const ParallelConfig& parallel = best()->config.config.parallel;
+    return parallel.tp * parallel.cp * parallel.pp > 1;
+  }
+
+  // What the splits would give instead.
+  void add_best_split(DecisionStep& step) const {
+    for (const Rejection& rejection : result_.rejected)
+      if (rejection.split == SplitKind::kTp || rejection.split == SplitKind::kPp || rejection.split == SplitKind::kCp)
+        step.lines.push_back(
+            fmt::format("{}: {}: {}", rejection.kind, layout_text(rejection.config), rejection.reason));
   }
 
   DecisionStep batch() const {
@@ -106,9 +189,9 @@ class Decision {
     }
     const ResolvedConfig& config = best()->config;
     const BatchConfig& batch = config.config.batch;
-    step.lines.push_back(fmt::format("{} sequences = {} ranks x {} a microbatch x {} accumulated; {} tokens a step{}",
-                                     batch.global, config.config.parallel.dp, batch.micro, config.num_microbatches,
-                                     format_count(config.tokens_per_step),
+    step.lines.push_back(fmt::format("{} sequences = {} {} x {} a microbatch x {} accumulated; {} tokens a step{}",
+                                     batch.global, config.config.parallel.dp, splits_model() ? "replicas" : "ranks",
+                                     batch.micro, config.num_microbatches, format_count(config.tokens_per_step),
                                      request_.base.batch.global == 0 ? " (chosen; set batch.global)" : ""));
     const OptimizerConfig& optimizer = config.config.optimizer;
     const bool adam = optimizer.kind == OptimizerKind::kAdamW;
@@ -143,8 +226,7 @@ class Decision {
     other.config.recompute =
         recomputes ? RecomputeConfig{} : RecomputeConfig{.kind = RecomputeKind::kFull, .every = 1, .tensors = {}};
     const double seconds = predict_cost(model(), inventory_, other, request_.hardware).seconds;
-    Ledger ledger = predict_memory_shortened(model(), inventory_, other);
-    add_outside_tensors(ledger, other, request_.hardware);
+    const Ledger ledger = fullest_rank(model(), inventory_, other, request_.hardware).ledger;
     step.lines.push_back(
         fmt::format("{}: peak {}, step {}; {}: peak {}, step {}{}", recomputes ? "recomputed" : "nothing recomputed",
                     format_bytes(best()->ledger.peak_total), format_seconds(best()->cost.seconds),

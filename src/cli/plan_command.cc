@@ -67,21 +67,45 @@ ExitCode print_list(ListKind kind) {
   return ExitCode::kDone;
 }
 
+// Keys that the configuration sets are not searched. The degree of data parallelism says how many ranks there are, and
+// is one of these only as a setting of the command line.
+FixedKeys fixed_keys(const std::map<std::string, KeySource>& keys) {
+  const auto is_set = [&](const char* key) { return keys.contains(key); };
+  const auto dp = keys.find("parallel.dp");
+  return {.dp = dp != keys.end() && dp->second != KeySource::kFile,
+          .tp = is_set("parallel.tp"),
+          .sp = is_set("parallel.sp"),
+          .cp = is_set("parallel.cp"),
+          .cp_kind = is_set("parallel.cp_kind"),
+          .pp = is_set("parallel.pp"),
+          .vpp = is_set("parallel.vpp"),
+          .schedule = is_set("parallel.schedule"),
+          .zero = is_set("parallel.zero"),
+          .shard_size = is_set("parallel.shard_size"),
+          .micro = is_set("batch.micro"),
+          .recompute = is_set("recompute.kind"),
+          .every = is_set("recompute.every"),
+          .compute = is_set("precision.compute")};
+}
+
 // What the search needs, or every reason why it cannot start.
 bool make_request(PlanOptions& options, SearchRequest& request, std::vector<Error>& errors) {
   options.common.flags = flag_settings(options);
-  request.base = load_run_config(options.common, errors);
+  const LoadedConfig loaded = load_run_keys(options.common, errors);
   if (!errors.empty()) return false;
+  request.base = loaded.config;
+  request.fixed = fixed_keys(loaded.keys);
   Result<ModelSpec> model = load_model(request.base.model);
   if (!model.ok()) errors.push_back(model.error());
-  const int ranks = options.gpus > 0 ? options.gpus : request.base.parallel.dp;
+  const ParallelConfig& parallel = request.base.parallel;
+  const int ranks = options.gpus > 0 ? options.gpus : parallel.dp * parallel.tp * parallel.cp * parallel.pp;
   RunConfig at_ranks = request.base;
   at_ranks.parallel = {.dp = options.minimize.empty() && options.cards.empty() ? ranks : 1};
   Result<HardwareSpec> hardware = load_run_hardware(at_ranks);
   if (!hardware.ok()) errors.push_back(hardware.error());
   if (model.ok()) {
     request.model = *std::move(model);
-    const std::vector<Error> scope = search_scope(request.model, request.base);
+    const std::vector<Error> scope = planner_scope(request.model, request.base);
     errors.insert(errors.end(), scope.begin(), scope.end());
   }
   if (!errors.empty()) return false;

@@ -75,8 +75,12 @@ Json accounts_json(const AccountBytes& bytes) {
 Json parallel_json(const ParallelConfig& parallel) {
   return {{"dp", parallel.dp},
           {"tp", parallel.tp},
+          {"sp", parallel.sp},
           {"pp", parallel.pp},
+          {"vpp", parallel.vpp},
+          {"schedule", to_string(parallel.schedule)},
           {"cp", parallel.cp},
+          {"cp_kind", to_string(parallel.cp_kind)},
           {"ep", parallel.ep},
           {"zero", parallel.zero},
           {"shard_size", parallel.shard_size},

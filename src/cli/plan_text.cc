@@ -41,7 +41,7 @@ std::string plans_table(const SearchResult& result) {
 std::string rejected_text(const SearchResult& result) {
   std::string text;
   for (const Rejection& rejection : result.rejected) {
-    text += fmt::format("  {}\n    {}\n", layout_text(rejection.config), rejection.reason);
+    text += fmt::format("  {}: {}\n    {}\n", rejection.kind, layout_text(rejection.config), rejection.reason);
     if (!rejection.fix.empty()) text += fmt::format("    -> {}\n", rejection.fix);
   }
   return text;
@@ -73,8 +73,10 @@ std::string wall_text(const SearchResult& result) {
 std::string plan_text(const SearchRequest& request, const SearchResult& result) {
   const int ranks = result.plans.empty() ? request.rank_counts.back() : result.plans[0].config.degrees.world();
   std::string text = heading(fmt::format("{} on {} x {}{}", request.model.name, ranks, request.hardware.device.name,
-                                         simulated_text(request.hardware))) +
-                     "\n";
+                                         simulated_text(request.hardware)));
+  if (const std::vector<std::string> fixed = fixed_text(request.fixed, request.base); !fixed.empty())
+    text += fmt::format("as configured: {}\n", join(fixed, ", "));
+  text += "\n";
   text += steps_text(request, result) + "\n";
   if (result.plans.empty()) {
     text += no_fit_text(result);
@@ -82,13 +84,16 @@ std::string plan_text(const SearchRequest& request, const SearchResult& result) 
     const Candidate& best = result.plans[0];
     text += heading("Plans, best first") + plans_table(result);
     text += fmt::format("  bound by {}\n\n", wall_text(result));
-    text += heading("Ledger of the best") + memory_table(best.ledger) +
+    const std::string whose =
+        best.config.degrees.pp > 1 ? fmt::format(", of rank {}, which needs most", best.rank) : "";
+    text += heading("Ledger of the best" + whose) + memory_table(best.ledger) +
             fmt::format("  {} of {} that may be filled; error bound {}\n", format_bytes(best.ledger.peak_total),
                         format_bytes(best.capacity), "1 %");
     text += time_table(best.cost);
   }
   text += "\n" + heading("Why the rest loses") + rejected_text(result);
-  return text + fmt::format("\n{} configurations looked at\n", result.evaluated);
+  return text +
+         fmt::format("\n{} bounds of layouts computed, {} layouts replayed\n", result.evaluated, result.replayed);
 }
 
 Json plan_json(const SearchRequest& request, const SearchResult& result, double wall_seconds) {
@@ -101,7 +106,8 @@ Json plan_json(const SearchRequest& request, const SearchResult& result, double 
   }
   for (const Candidate& plan : result.plans) json["plans"].push_back(candidate_json(plan, request.hardware));
   for (const Rejection& rejection : result.rejected)
-    json["rejected"].push_back({{"parallel", parallel_json(rejection.config.config.parallel)},
+    json["rejected"].push_back({{"kind", rejection.kind},
+                                {"parallel", parallel_json(rejection.config.config.parallel)},
                                 {"layout", layout_text(rejection.config)},
                                 {"reason", rejection.reason},
                                 {"fix", rejection.fix}});
@@ -113,7 +119,9 @@ Json plan_json(const SearchRequest& request, const SearchResult& result, double 
   } else {
     json["wall"] = to_string(result.wall);
   }
+  json["fixed"] = fixed_text(request.fixed, request.base);
   json["evaluated"] = result.evaluated;
+  json["replayed"] = result.replayed;
   json["wall_time"] = wall_seconds;
   return json;
 }

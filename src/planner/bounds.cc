@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/integer.h"
+#include "planner/rank_view.h"
 
 namespace fivefold {
 
@@ -36,13 +37,19 @@ int64_t saved_activation_bytes(const ModelSpec& model, const Inventory& inventor
 }
 
 int64_t one_layer_bytes(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config) {
+  const RankView part(model, inventory, config, 0);
+  TapeShape shape = tape_shape(config);
+  shape.tokens = div_exact(config.padded_sequence, config.degrees.cp);
   int64_t largest = 0;
   for (int unit = 1; unit < inventory.head(); ++unit) {
-    const int64_t weights = inventory.units[static_cast<size_t>(unit)].aligned_numel * dtype_bytes(config.compute);
-    int64_t per_token = 0;
-    for (const SavedTensor& tensor : saved_tensors(unit_operations(model, inventory, unit), "", config.compute))
-      per_token += tensor.bytes_per_token;
-    largest = std::max(largest, 2 * weights + per_token * config.config.batch.sequence);
+    const bool repeats =
+        unit > 1 && model.layers[static_cast<size_t>(unit) - 1] == model.layers[static_cast<size_t>(unit) - 2];
+    if (repeats) continue;
+    int64_t bytes = 2 * part.inventory().units[static_cast<size_t>(unit)].aligned_numel * dtype_bytes(config.compute);
+    for (const SavedTensor& tensor : saved_tensors(
+             unit_operations(part.model(), part.inventory(), unit, part.split(), part.context()), "", config.compute))
+      bytes += saved_bytes(tensor, shape);
+    largest = std::max(largest, bytes);
   }
   return largest;
 }

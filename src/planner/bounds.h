@@ -11,7 +11,8 @@ namespace fivefold {
 int64_t state_bytes(const Inventory& inventory, const ResolvedConfig& config);
 // Between forward and backward of a microbatch: the saved tensors of all layers, or what recompute keeps of them.
 int64_t saved_activation_bytes(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config);
-// What one layer needs whatever is sharded: its gathered weights and gradient, and its activations for one sequence.
+// What one layer needs whatever is sharded: its gathered weights and gradient, and its activations for one sequence;
+// with tensor and context parallelism the rank's part of them.
 int64_t one_layer_bytes(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config);
 
 }  // namespace fivefold

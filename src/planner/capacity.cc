@@ -2,6 +2,9 @@
 
 #include "base/integer.h"
 #include "base/units.h"
+#include "planner/cost.h"
+#include "planner/peak_bytes.h"
+#include "spec/rank_grid.h"
 
 namespace fivefold {
 namespace {
@@ -20,7 +23,9 @@ int64_t planned_capacity(const ResolvedConfig& config, const HardwareSpec& hardw
 int64_t bytes_outside_tensors(const ResolvedConfig& config, const HardwareSpec& hardware) {
   if (hardware.device.cores > 0) return 0;
   const ShardingPolicy policy = sharding_policy(config);
-  const int communicators = (policy.shards > 1 ? 1 : 0) + (policy.replicas > 1 ? 1 : 0);
+  const Degrees& degrees = config.degrees;
+  const int communicators = (policy.shards > 1 ? 1 : 0) + (policy.replicas > 1 ? 1 : 0) + (degrees.tp > 1 ? 1 : 0) +
+                            (degrees.cp > 1 ? 1 : 0) + (degrees.pp > 1 ? 1 : 0);
   return kContextBytes + communicators * kCommunicatorBytes;
 }
 
@@ -29,6 +34,29 @@ void add_outside_tensors(Ledger& ledger, const ResolvedConfig& config, const Har
   for (AccountBytes* accounts : {&ledger.persistent, &ledger.peak, &ledger.at_peak})
     (*accounts)[Account::kOther] += bytes;
   ledger.peak_total += bytes;
+}
+
+RankLedger fullest_rank(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config,
+                        const HardwareSpec& hardware) {
+  RankLedger fullest;
+  if (config.degrees.pp == 1) {
+    fullest.ledger = predict_memory_shortened(model, inventory, config);
+  } else {
+    PredictionMemo memo(model, inventory, hardware);
+    PeakBytes peaks(memo);
+    const std::vector<Program> programs = pipeline_programs(memo, config, config.num_microbatches);
+    const std::vector<int> ranks = RankGrid::create(config.degrees).value().group(GroupKind::kPp, 0);
+    int64_t most = 0;
+    for (size_t i = 0; i < ranks.size(); ++i) {
+      const int64_t peak = peaks(config, ranks[i], programs[i]);
+      if (peak <= most) continue;
+      most = peak;
+      fullest.rank = ranks[i];
+    }
+    fullest.ledger = predict_memory(model, inventory, config, fullest.rank);
+  }
+  add_outside_tensors(fullest.ledger, config, hardware);
+  return fullest;
 }
 
 }  // namespace fivefold

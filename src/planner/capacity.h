@@ -14,10 +14,18 @@ inline constexpr double kPlannedShare = 0.92;
 // of the machine share.
 int64_t planned_capacity(const ResolvedConfig& config, const HardwareSpec& hardware);
 
-// GPU: context and communicators. CPU: 0, the process is compared as a whole by reconcile.
+// GPU: context and a communicator for each kind of group. CPU: 0, the process is compared as a whole by reconcile.
 int64_t bytes_outside_tensors(const ResolvedConfig& config, const HardwareSpec& hardware);
 
 // The ledger with bytes_outside_tensors() under kOther, in each of its sums.
 void add_outside_tensors(Ledger& ledger, const ResolvedConfig& config, const HardwareSpec& hardware);
+
+// The ledger of the pipeline rank that needs most, with what is outside the tensors.
+struct RankLedger {
+  int rank = 0;
+  Ledger ledger;
+};
+RankLedger fullest_rank(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config,
+                        const HardwareSpec& hardware);
 
 }  // namespace fivefold

@@ -11,6 +11,7 @@
 //   node.link.collectives, network.collectives seconds by kind, ranks and bytes
 #pragma once
 
+#include "planner/prediction_memo.h"
 #include "planner/rates.h"
 #include "planner/step_replay.h"
 
@@ -22,6 +23,16 @@ RankPlacement rank_placement(const ResolvedConfig& config, const HardwareSpec& h
 // Of the pipeline rank with the least bubble. REQUIRES: planner_scope() finds nothing.
 StepCost predict_cost(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config,
                       const HardwareSpec& hardware);
+// The same, for many configurations: what they share is computed once. REQUIRES: as PredictionMemo does.
+StepCost predict_cost(PredictionMemo& memo, const ResolvedConfig& config);
+// The same from its programs. REQUIRES: `programs` are pipeline_programs() of replayed_microbatches().
+StepCost predict_cost(PredictionMemo& memo, const ResolvedConfig& config, const std::vector<Program>& programs);
+
+// How many microbatches are replayed (Note [Periods of a step]).
+int64_t replayed_microbatches(const ResolvedConfig& config);
+// Of each pipeline rank, with a number of microbatches of its own; of rank `rank` of the grid.
+std::vector<Program> pipeline_programs(PredictionMemo& memo, const ResolvedConfig& config, int64_t num_microbatches);
+Program pipeline_program(PredictionMemo& memo, ResolvedConfig config, int rank, int64_t num_microbatches);
 
 // Of the same step on each pipeline rank: its collectives by group and purpose, and how much of them is hidden.
 std::vector<std::vector<CommunicationTime>> predict_communication(const ModelSpec& model, const Inventory& inventory,

@@ -38,7 +38,7 @@ class StepReplay {
       for (const StateBuffer& buffer : state_buffers(inventory_.units[static_cast<size_t>(unit)], policy_, states))
         memory_.allocate({unit, kNobody, id++}, buffer.account, buffer.bytes());
     }
-    memory_.allocate({kNobody, kNobody, kDataId}, Account::kData, rope_table_bytes());
+    memory_.allocate({kNobody, kNobody, kDataId}, Account::kData, rope_table_bytes(model_, config_));
     const int64_t per_microbatch = microbatch_data_bytes(config_);
     for (int i = 0; i < config_.num_microbatches; ++i)
       memory_.allocate({kNobody, i, kDataId}, Account::kData, per_microbatch);
@@ -59,19 +59,6 @@ class StepReplay {
  private:
   int64_t full_bytes(int unit) const {
     return inventory_.units[static_cast<size_t>(unit)].padded_numel(policy_.shards) * dtype_bytes(policy_.compute);
-  }
-
-  // fp32 cosines and sines per position and pair, one table per distinct RoPE.
-  int64_t rope_table_bytes() const {
-    std::set<std::tuple<double, int64_t, int, double>> distinct;
-    int64_t bytes = 0;
-    for (const LayerSpec& layer : model_.layers) {
-      const RopeSpec& rope = layer.mixer.rope;
-      if (layer.mixer.kind != MixerKind::kAttention || !layer.mixer.has_rope) continue;
-      if (distinct.emplace(rope.theta, rope.rotary_dim, static_cast<int>(rope.scaling), rope.factor).second)
-        bytes += 2 * config_.padded_sequence * (rope.rotary_dim / 2) * 4;
-    }
-    return bytes;
   }
 
   void play(const Instruction& instruction, TapeStep step, const TapeOptions& options = {}) {
@@ -153,6 +140,18 @@ class StepReplay {
 };
 
 }  // namespace
+
+int64_t rope_table_bytes(const ModelSpec& model, const ResolvedConfig& config) {
+  std::set<std::tuple<double, int64_t, int, double>> distinct;
+  int64_t bytes = 0;
+  for (const LayerSpec& layer : model.layers) {
+    const RopeSpec& rope = layer.mixer.rope;
+    if (layer.mixer.kind != MixerKind::kAttention || !layer.mixer.has_rope) continue;
+    if (distinct.emplace(rope.theta, rope.rotary_dim, static_cast<int>(rope.scaling), rope.factor).second)
+      bytes += 2 * config.padded_sequence * (rope.rotary_dim / 2) * 4;
+  }
+  return bytes;
+}
 
 // Ids, targets and positions (int32) of each token, and the documents' offsets.
 int64_t microbatch_data_bytes(const ResolvedConfig& config) {

@@ -34,6 +34,9 @@ Ledger predict_memory(const ModelSpec& model, const Inventory& inventory, const 
 // Of the ids, targets, positions and document offsets of one microbatch, which live for the whole step.
 int64_t microbatch_data_bytes(const ResolvedConfig& config);
 
+// Of fp32 cosines and sines per position and pair, one table per distinct RoPE, which live as long as the run.
+int64_t rope_table_bytes(const ModelSpec& model, const ResolvedConfig& config);
+
 // The same ledger from a replay of at most three microbatches: those between the first and the last are alike, so only
 // their data is added. For searches over many long steps.
 Ledger predict_memory_shortened(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config);

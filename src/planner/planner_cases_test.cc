@@ -172,10 +172,18 @@ TEST(Cases, P29LeavesHeadRoom) {
 
 // Megatron-LM#1304: 128 sequences over 6 replicas: 126 or 132.
 TEST(Cases, P31BatchThatReplicasDoNotDivide) {
-  const auto result = search_layouts(request_for("llama-3.2-1b", "dgx-h100", 6, 2048, 128));
-  ASSERT_FALSE(result.ok());
-  EXPECT_EQ(result.error().where, "batch.global");
-  EXPECT_EQ(result.error().hint, "use 126 or 132");
+  SearchRequest request = request_for("llama-3.2-1b", "dgx-h100", 6, 2048, 128);
+  request.fixed = {.tp = true, .cp = true, .pp = true};
+  const auto replicas = search_layouts(request);
+  ASSERT_FALSE(replicas.ok());
+  EXPECT_EQ(replicas.error().where, "batch.global");
+  EXPECT_EQ(replicas.error().hint, "use 126 or 132");
+  // Two replicas of three ranks.
+  request.fixed = {};
+  const auto split = search_layouts(request);
+  ASSERT_TRUE(split.ok());
+  ASSERT_FALSE(split->plans.empty());
+  EXPECT_LE(split->plans[0].config.config.parallel.dp, 2);
 }
 
 // oumi#213: 2B on 4 nodes of 8 A100-40: hybrid sharding 74.4 samples/s, full sharding 55.3: 1.35 times; 70B cannot be

@@ -19,14 +19,22 @@ GroupKind group_of(PartialOver over) {
 }
 
 RankView::RankView(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config, int rank)
+    : RankView(model, inventory, config, rank, nullptr) {
+  if (split_.size == 1) return;
+  owned_ = std::make_shared<const RankPart>(rank_part(model, config, rank));
+  part_ = owned_.get();
+}
+
+RankView::RankView(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config, int rank,
+                   const RankPart* part)
     : whole_model_(&model),
       whole_inventory_(&inventory),
       config_(&config),
       rank_(rank),
       split_(tensor_split(config, rank)),
       context_(context_split(config)),
-      stages_(rank_stages(model, config, rank)) {
-  if (split_.size > 1) part_ = rank_part(model, config, rank);
+      stages_(rank_stages(model, config, rank)),
+      part_(part) {
   shards_ = sharding_policy(config).shards;
   if (shards_ > 1) shard_ = RankGrid::create(config.degrees).value().coordinates(rank).shard;
 }

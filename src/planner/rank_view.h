@@ -2,7 +2,7 @@
 // that is the whole model, which is not copied. REQUIRES: model, inventory and configuration outlive it.
 #pragma once
 
-#include <optional>
+#include <memory>
 
 #include "schedule/run_program.h"
 #include "spec/rank_part.h"
@@ -15,13 +15,16 @@ GroupKind group_of(PartialOver over);
 class RankView {
  public:
   RankView(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config, int rank);
+  // With the rank's part under tensor parallelism already made. REQUIRES: `part` outlives the view; null: no split.
+  RankView(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config, int rank,
+           const RankPart* part);
 
   const TensorSplit& split() const { return split_; }
   const ContextSplit& context() const { return context_; }
   const RankStages& stages() const { return stages_; }
   Program program() const { return training_program(inventory(), *config_, stages_, rank_); }
-  const ModelSpec& model() const { return part_ ? part_->model : *whole_model_; }
-  const Inventory& inventory() const { return part_ ? part_->inventory : *whole_inventory_; }
+  const ModelSpec& model() const { return part_ != nullptr ? part_->model : *whole_model_; }
+  const Inventory& inventory() const { return part_ != nullptr ? part_->inventory : *whole_inventory_; }
   // Elements of partial gradients in this rank's shards, over all units.
   int64_t partial_elements(PartialOver over) const;
 
@@ -33,7 +36,8 @@ class RankView {
   TensorSplit split_;
   ContextSplit context_;
   RankStages stages_;
-  std::optional<RankPart> part_;
+  std::shared_ptr<const RankPart> owned_;
+  const RankPart* part_ = nullptr;
   int64_t shards_ = 1;
   int shard_ = 0;
 };

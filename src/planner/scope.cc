@@ -45,16 +45,4 @@ std::vector<Error> planner_scope(const ModelSpec& model, const RunConfig& config
   return errors;
 }
 
-std::vector<Error> search_scope(const ModelSpec& model, const RunConfig& config) {
-  std::vector<Error> errors = planner_scope(model, config);
-  const std::pair<std::string_view, int> degrees[] = {
-      {"tp", config.parallel.tp}, {"cp", config.parallel.cp}, {"pp", config.parallel.pp}};
-  for (const auto& [name, degree] : degrees)
-    if (degree > 1)
-      errors.push_back({fmt::format("parallel.{}", name),
-                        fmt::format("the search does not lay out {} = {}", name, degree),
-                        fmt::format("use {} = 1, or `fivefold explain` for this layout", name)});
-  return errors;
-}
-
 }  // namespace fivefold

@@ -13,7 +13,4 @@ namespace fivefold {
 // Empty: ledger, traffic and cost apply.
 std::vector<Error> planner_scope(const ModelSpec& model, const RunConfig& config);
 
-// Empty: the search applies, which lays out data-parallel ranks only.
-std::vector<Error> search_scope(const ModelSpec& model, const RunConfig& config);
-
 }  // namespace fivefold

@@ -2,10 +2,10 @@
 // Pure functions, thread-safe.
 //
 // Note [How the search prunes]
-//   Candidates are the product of rank counts, ZeRO levels, shard sizes, microbatches, recompute segments and
-//   precisions. A candidate whose states and saved activations alone exceed the capacity is dropped before anything is
-//   replayed. The others get a predicted time; in order of throughput their memory is replayed until enough of them
-//   fit.
+//   The space of layouts (layout_space.h) is searched best first by bounds that no prediction is below
+//   (layout_explorer.h), so what is not replayed cannot be faster than what is found, or cannot fit. Of the layouts
+//   within kEqualSpeed of the fastest that fits the simplest is the plan. The tests compare with all layouts of small
+//   spaces, each predicted by itself.
 #pragma once
 
 #include <string>
@@ -14,6 +14,7 @@
 #include "planner/bounds.h"
 #include "planner/capacity.h"
 #include "planner/cost.h"
+#include "planner/layout_space.h"
 
 namespace fivefold {
 
@@ -21,7 +22,8 @@ enum class SearchGoal : uint8_t { kThroughput, kFewestRanks };
 
 struct SearchRequest {
   ModelSpec model;
-  RunConfig base;  // what the search does not choose: sequence, optimizer, data, limits; batch.global 0: chosen
+  RunConfig base;   // what the search does not choose: sequence, optimizer, data, limits; batch.global 0: chosen
+  FixedKeys fixed;  // of the keys that it chooses those that stay as they are in `base`
   HardwareSpec hardware;
   std::vector<int>
       rank_counts;  // ascending; kThroughput takes the last, kFewestRanks the first at which something fits
@@ -29,9 +31,13 @@ struct SearchRequest {
   int max_plans = 5;
 };
 
+// Plans this near to the fastest are told apart by simplicity().
+inline constexpr double kEqualSpeed = 0.97;
+
 struct Candidate {
   ResolvedConfig config;
   StepCost cost;
+  int rank = 0;   // whose ledger it is: of a pipeline the rank that needs most
   Ledger ledger;  // with what is outside the tensors
   int64_t capacity = 0;
   double tokens_per_s = 0;
@@ -45,7 +51,19 @@ std::string_view to_string(Obstacle);
 enum class Wall : uint8_t { kMemory, kCompute, kCommunication };
 std::string_view to_string(Wall);
 
+// Which axes beside data parallelism a layout uses.
+enum class SplitKind : uint8_t { kNone, kTp, kPp, kCp, kTpPp, kCpMore };
+inline constexpr SplitKind kAllSplitKinds[] = {SplitKind::kNone, SplitKind::kTp,   SplitKind::kPp,
+                                               SplitKind::kCp,   SplitKind::kTpPp, SplitKind::kCpMore};
+std::string_view to_string(SplitKind);
+SplitKind split_kind(const Layout& layout);
+
+// A kind of layout that the plan is not, by its splits or, at the plan's splits, by its ZeRO level: its fastest layout,
+// or, where none fits, its smallest.
 struct Rejection {
+  std::string kind;                // "tp only", "ZeRO-2"
+  std::optional<SplitKind> split;  // nothing: a ZeRO level
+  bool fits = false;
   ResolvedConfig config;
   std::string reason;
   std::string fix;
@@ -59,17 +77,21 @@ struct Fix {
 
 struct SearchResult {
   std::vector<Candidate> plans;           // best first; empty: nothing fits
-  std::vector<Rejection> rejected;        // the most promising ones
-  int64_t evaluated = 0;                  // configurations looked at
+  std::vector<Rejection> rejected;        // kinds of splits first, then ZeRO levels at the best's splits
+  int64_t evaluated = 0;                  // bounds: of a layout, or of all that share their first axes
+  int64_t replayed = 0;                   // layouts predicted in full
   Wall wall = Wall::kCompute;             // of plans.front()
   Obstacle obstacle = Obstacle::kStates;  // when nothing fits
   int64_t smallest_peak = 0;              // when nothing fits: of the configuration that needs least
   std::vector<Fix> fixes;                 // when nothing fits
 };
 
-// Errors: no rank count divides the global batch (with the nearest that is legal); a model or setting outside the
-// scope.
+// Errors: no layout is legal at any rank count, with what is wrong with data parallelism alone; a model or setting
+// outside the scope.
 Result<SearchResult> search_layouts(const SearchRequest& request);
+
+// Which of `fixed` are set, as keys with their values: "parallel.tp = 2".
+std::vector<std::string> fixed_text(const FixedKeys& fixed, const RunConfig& base);
 
 // "dp=8 zero=3 shard=8 micro=4 accumulation=2 recompute=none bf16".
 std::string layout_text(const ResolvedConfig& config);

@@ -160,7 +160,7 @@ class StepClock {
   }
   // What is sent leaves when what is under way before it is over.
   void send(const Instruction& instruction, const Observer& observer) {
-    const LinkSeconds& transfer = times_->transfer(rank_, instruction.peer);
+    const LinkSeconds& transfer = times_->transfers(rank_, instruction.peer);
     const double begin = start(transfer, GroupKind::kPp, purpose_of(instruction));
     (*mail_)[{rank_, instruction.peer}].push_back(communication_free_);
     if (observer && transfer.seconds > 0) observer(instruction, begin, communication_free_, true);
@@ -168,7 +168,7 @@ class StepClock {
   // Of the time until it arrives, that of the transfer itself is communication, the rest the other stage's.
   void receive(const Instruction& instruction) {
     std::deque<double>& messages = (*mail_)[{instruction.peer, rank_}];
-    const double transfer = times_->transfer(instruction.peer, rank_).seconds;
+    const double transfer = times_->transfers(instruction.peer, rank_).seconds;
     const double late = std::max(0.0, messages.front() - now_), moving = std::min(late, transfer);
     messages.pop_front();
     if (tally_) tally_->within(GroupKind::kPp, purpose_of(instruction), late, late);

@@ -34,7 +34,7 @@ class Replay : public ::testing::Test {
       layer.backward_weight = weight;
       layer.backward = input + weight;
     }
-    for (LinkSeconds& seconds : times.transfers) seconds = {transfer, transfer};
+    for (auto& of_sender : times.transfers.neighbours) of_sender.fill({transfer, transfer});
     return times;
   }
 

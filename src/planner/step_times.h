@@ -3,6 +3,7 @@
 // device, or taken from a record (reconcile/recorded_step.h). Pure functions, thread-safe.
 #pragma once
 
+#include <array>
 #include <optional>
 #include <vector>
 
@@ -27,15 +28,21 @@ struct TensorSeconds {
   std::vector<CallSeconds> calls;  // all of them
 };
 
-// Of one microbatch, all in seconds.
-struct UnitSeconds {
+// Computations of one microbatch, with the collectives inside them.
+struct PassSeconds {
   TensorSeconds tensor_forward, tensor_recompute, tensor_recompute_unused, tensor_head;
   TensorSeconds tensor_backward, tensor_backward_input, tensor_backward_weight;
   double forward = 0, recompute = 0, recompute_unused = 0, head = 0;
   double backward = 0, backward_input = 0, backward_weight = 0;  // both at once, and each of the halves
+};
+
+// What the unit's states take, by how they are sharded.
+struct StateSeconds {
   double optimizer = 0, accumulate = 0, sum_of_squares = 0;
   int64_t elements = 0;  // of its flat buffer: what a gather or a reduction moves
 };
+
+struct UnitSeconds : PassSeconds, StateSeconds {};
 
 // Seconds of the collectives of flat buffers, which may be several units' in one call.
 struct BufferCalls {
@@ -47,28 +54,38 @@ struct BufferCalls {
   LinkSeconds all_reduce(double elements) const;      // of the shards of gradients, over the replicas
 };
 
+// Of activations, or of their gradient, from one pipeline rank to another.
+struct Transfers {
+  std::vector<std::array<LinkSeconds, 2>> neighbours;  // by sender: to the rank before it, to the one after it
+  std::array<LinkSeconds, 2> around{};                 // from the last rank to the first, and back
+
+  // REQUIRES: `from` and `to` are neighbours, or the two ends of the pipeline.
+  const LinkSeconds& operator()(int from, int to) const {
+    const bool near = to == from + 1 || from == to + 1;
+    return (near ? neighbours[static_cast<size_t>(from)] : around)[static_cast<size_t>(to > from)];
+  }
+};
+
 // All that the replay of a step on one pipeline rank takes from outside its Program.
 struct StepTimes {
   std::vector<UnitSeconds> units;  // of the whole model
   LinkSeconds scalar_all_reduce;
   std::vector<CallSeconds> partial_sums;  // of gradients of shared parameters, one call after the other
   BufferCalls buffer_calls;
-  int num_pipeline_ranks = 1;
-  std::vector<LinkSeconds> transfers;  // by sender and receiver: num_pipeline_ranks squared
-  double overlap_share = 0;            // of a collective's time, by which computing meanwhile gets longer
+  Transfers transfers;
+  double overlap_share = 0;  // of a collective's time, by which computing meanwhile gets longer
   double step_overhead_s = 0;
 
   const UnitSeconds& operator[](int unit) const { return units[static_cast<size_t>(unit)]; }
-  // Of activations, or of their gradient, from one pipeline rank to another.
-  const LinkSeconds& transfer(int from, int to) const {
-    return transfers[static_cast<size_t>(from) * static_cast<size_t>(num_pipeline_ranks) + static_cast<size_t>(to)];
-  }
 };
 
 // Times in which nothing takes any: of `num_units` units and so many pipeline ranks.
 StepTimes no_step_times(int num_units, int num_pipeline_ranks);
 
+class PredictionMemo;  // planner/prediction_memo.h
+
 // Predicted; the same for every pipeline rank.
+StepTimes predict_step_times(PredictionMemo& memo, const ResolvedConfig& config);
 StepTimes predict_step_times(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config,
                              const HardwareSpec& hardware);
 

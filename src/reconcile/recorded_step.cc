@@ -86,10 +86,10 @@ StepTimes planned_links(const RunPlan& plan) {
   times = plan.time->times;
   times.overlap_share = 0;
   for (UnitSeconds& unit : times.units)
-    for (const UnitField field :
-         {&UnitSeconds::forward, &UnitSeconds::recompute, &UnitSeconds::recompute_unused, &UnitSeconds::head,
-          &UnitSeconds::backward, &UnitSeconds::backward_input, &UnitSeconds::backward_weight, &UnitSeconds::optimizer,
-          &UnitSeconds::accumulate, &UnitSeconds::sum_of_squares})
+    for (const UnitField field : std::initializer_list<UnitField>{
+             &UnitSeconds::forward, &UnitSeconds::recompute, &UnitSeconds::recompute_unused, &UnitSeconds::head,
+             &UnitSeconds::backward, &UnitSeconds::backward_input, &UnitSeconds::backward_weight,
+             &UnitSeconds::optimizer, &UnitSeconds::accumulate, &UnitSeconds::sum_of_squares})
       unit.*field = 0;
   return times;
 }

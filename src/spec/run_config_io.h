@@ -4,6 +4,7 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,9 +21,13 @@ struct ConfigSources {
   std::vector<std::string> flags = {};  // "KEY=VALUE" that other flags of the command stand for
 };
 
+enum class KeySource : uint8_t { kFile, kSetting, kFlag };
+
 struct LoadedConfig {
   RunConfig config;           // complete only if there are no errors
   std::vector<Error> errors;  // in the order of the sources
+  // Keys that a source has set, "parallel.tp", each with the strongest source that did.
+  std::map<std::string, KeySource> keys = {};
 };
 
 // Applies the sources on top of `base`. run.steps and run.tokens, like model.name and model.config, answer one question

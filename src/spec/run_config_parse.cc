@@ -319,7 +319,7 @@ void drop_overruled(const KeySet& assigned, RunConfig& config) {
 }  // namespace
 
 LoadedConfig parse_config(std::string_view toml, const std::string& where, const RunConfig& base) {
-  LoadedConfig out{base, {}};
+  LoadedConfig out{.config = base, .errors = {}};
   KeySet assigned;
   apply_text(toml, where, out, assigned);
   drop_overruled(assigned, out.config);
@@ -327,17 +327,19 @@ LoadedConfig parse_config(std::string_view toml, const std::string& where, const
 }
 
 LoadedConfig load_config(const ConfigSources& sources, const RunConfig& base) {
-  LoadedConfig out{base, {}};
-  const auto layer = [&out](auto&& apply) {
+  LoadedConfig out{.config = base, .errors = {}};
+  const auto layer = [&out](KeySource source, auto&& apply) {
     KeySet assigned;
     apply(assigned);
     drop_overruled(assigned, out.config);
+    for (const ConfigKey* key : assigned) out.keys[key->path()] = source;
   };
-  if (!sources.file.empty()) layer([&](KeySet& assigned) { apply_file(sources.file, out, assigned); });
-  layer([&](KeySet& assigned) {
+  if (!sources.file.empty())
+    layer(KeySource::kFile, [&](KeySet& assigned) { apply_file(sources.file, out, assigned); });
+  layer(KeySource::kSetting, [&](KeySet& assigned) {
     for (const std::string& setting : sources.set) apply_setting(setting, "--set ", out, assigned);
   });
-  layer([&](KeySet& assigned) {
+  layer(KeySource::kFlag, [&](KeySet& assigned) {
     for (const std::string& setting : sources.flags) apply_setting(setting, "", out, assigned);
   });
   return out;

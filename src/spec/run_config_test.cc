@@ -392,5 +392,17 @@ TEST(RunConfig, ReferencePageIsUpToDate) {
   EXPECT_TRUE(text.str() == config_reference()) << "docs/configuration.md is out of date: replace it by " << fresh;
 }
 
+// A value that equals the default is set as well; a later source is the stronger one.
+TEST(RunConfig, SaysWhichKeysWereSetAndBySource) {
+  const TemporaryFile file("[parallel]\ntp = 1\ndp = 4\n[batch]\nmicro = 2\n");
+  const LoadedConfig loaded =
+      load_config({.file = file.path(), .set = {"parallel.dp=8"}, .flags = {"batch.micro=4", "batch.global=64"}});
+  ASSERT_TRUE(loaded.errors.empty());
+  EXPECT_EQ(loaded.keys, (std::map<std::string, KeySource>{{"batch.global", KeySource::kFlag},
+                                                           {"batch.micro", KeySource::kFlag},
+                                                           {"parallel.dp", KeySource::kSetting},
+                                                           {"parallel.tp", KeySource::kFile}}));
+}
+
 }  // namespace
 }  // namespace fivefold

@@ -50,6 +50,11 @@ One TOML file serves `fivefold plan`, `train` and `export`. A key that the file 
 quotes and a list no brackets: `--set optimizer.betas=0.9,0.99`. Unknown keys are errors. `run.steps` and `run.tokens`
 answer one question in two ways, and so do `model.name` and `model.config`: the stronger source's key counts. Paths are
 relative to the current folder. This page is made from the table of keys that the reader uses.
+
+`plan` searches `tp`, `sp`, `cp`, `cp_kind`, `pp`, `vpp`, `schedule`, `zero` and `shard_size` of `[parallel]`, `micro` of
+`[batch]`, `kind` and `every` of `[recompute]` and, on CPUs, `compute` of `[precision]`. Those that are set, to whatever
+value, stay as they are. `parallel.dp` of a file only says how many ranks there are where `--gpus` does not; given by `--set`
+it stays too.
 )";
 
 }  // namespace

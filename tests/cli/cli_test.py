@@ -86,6 +86,28 @@ class Cli(unittest.TestCase):
         for key in ("parallel", "reason", "fix"):
             self.assertIn(key, plan["rejected"][0])
 
+    def test_plan_leaves_keys_that_are_set(self):
+        plan = json.loads(fivefold("plan", *LLAMA, "--json", "--set", "parallel.tp=2", "--set", "batch.micro=1").stdout)
+        self.assertEqual(plan["fixed"], ["parallel.tp = 2", "batch.micro = 1"])
+        for entry in plan["plans"]:
+            self.assertEqual((entry["parallel"]["tp"], entry["batch"]["micro"]), (2, 1))
+        # dp of a file is the number of ranks, unless --gpus says it.
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "run.toml")
+            with open(path, "w") as file:
+                file.write("[parallel]\ndp = 2\n")
+            self.assertEqual(json.loads(fivefold("plan", path, *LLAMA, "--json").stdout)["plans"][0]["gpus"], 8)
+            model = LLAMA[:LLAMA.index("--gpus")] + LLAMA[LLAMA.index("--gpus") + 2:]
+            self.assertEqual(json.loads(fivefold("plan", path, *model, "--json").stdout)["plans"][0]["gpus"], 2)
+
+    def test_plan_says_why_each_kind_of_split_loses(self):
+        plan = json.loads(fivefold("plan", *LLAMA, "--json").stdout)
+        kinds = [rejection["kind"] for rejection in plan["rejected"]]
+        self.assertIn("tp only", kinds)
+        self.assertIn("pp only", kinds)
+        self.assertIn("cp only", kinds)
+        self.assertGreater(plan["evaluated"], plan["replayed"])
+
     def test_explain_json_groups_ranks_that_are_alike(self):
         grouped = json.loads(fivefold(*EXPLAIN, "--json").stdout)
         self.assertEqual([(r["ranks"], r["count"]) for r in grouped["ranks"]], [("0-7", 8)])

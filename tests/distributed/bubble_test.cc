@@ -111,7 +111,7 @@ class Bubble : public ::testing::Test {
 
   // Layers are alike: each takes the median of all, so that a rank that the machine slowed down moves no bubble.
   static void even_layers(const Inventory& inventory, std::vector<StepTimes>& times) {
-    for (double UnitSeconds::* field :
+    for (double PassSeconds::* field :
          {&UnitSeconds::forward, &UnitSeconds::backward, &UnitSeconds::backward_input, &UnitSeconds::backward_weight}) {
       std::vector<double> layers;
       for (const StepTimes& rank : times)
