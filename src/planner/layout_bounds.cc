@@ -34,8 +34,6 @@ bool splits_backward(ScheduleKind kind) {
   }
 }
 
-bool is_v_shaped(ScheduleKind kind) { return placement_of(ParallelConfig{.schedule = kind}) == Placement::kV; }
-
 // Most chunks that rank r holds, by the closed forms of docs/schedules.md.
 int held_in_loop(ScheduleKind kind, int p, int v, int m, int r) {
   if (p == 1) return 1;
@@ -333,7 +331,7 @@ const std::vector<int>& LayoutBounds::held_chunks(const ResolvedConfig& config) 
   if (!held.empty()) return held;
   const int p = parallel.pp, v = parallel.vpp;
   const auto m = static_cast<int>(std::min<int64_t>(config.num_microbatches, std::numeric_limits<int>::max()));
-  for (int r = 0; r < p && !is_v_shaped(parallel.schedule); ++r)
+  for (int r = 0; r < p && placement_of(parallel) == Placement::kLoop; ++r)
     held.push_back(held_in_loop(parallel.schedule, p, v, m, r));
   if (!held.empty()) return held;
   const Result<std::vector<LiveChunks>> live = check_schedule(*memo_.schedule(config));

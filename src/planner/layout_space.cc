@@ -156,10 +156,14 @@ std::vector<Layout> LayoutSpace::schedules(const Layout& split) const {
     add();
     return kept;
   }
-  for (const ScheduleKind kind : kPlainFirst) {
-    if (fixed_.schedule && kind != base_.parallel.schedule) continue;
+  std::vector<ScheduleKind> kinds(std::begin(kPlainFirst), std::end(kPlainFirst));
+  if (fixed_.schedule) kinds = {base_.parallel.schedule};
+  for (const ScheduleKind kind : kinds) {
     layout.schedule = kind;
-    for (const int vpp : fixed_.vpp ? std::vector<int>{base_.parallel.vpp} : chunks_of(kind)) {
+    std::vector<int> chunks = chunks_of(kind);
+    if (kind == ScheduleKind::kFile) chunks = {base_.parallel.schedule_source.chunks_per_rank};
+    if (fixed_.vpp) chunks = {base_.parallel.vpp};
+    for (const int vpp : chunks) {
       if (!fixed_.vpp && split.pp * vpp > layers) continue;
       layout.vpp = vpp;
       add();
@@ -217,6 +221,7 @@ RunConfig LayoutSpace::config(const Layout& layout) const {
   parallel.vpp = layout.vpp;
   parallel.schedule = layout.schedule;
   parallel.zero = layout.zero;
+  if (layout.zero != 3) parallel.reduce = ReduceWhen::kMicrobatch;  // a setting of level 3
   parallel.shard_size = layout.zero == 0 ? std::min(layout.shard_size, 1) : layout.shard_size;
   config.batch.micro = layout.micro;
   config.batch.global = global_;

@@ -111,6 +111,10 @@ Error no_layout(const SearchRequest& request, int ranks) {
   plain.parallel.dp = ranks;
   for (int* degree : {&plain.parallel.tp, &plain.parallel.cp, &plain.parallel.pp, &plain.parallel.vpp}) *degree = 1;
   plain.parallel.shard_size = 0;
+  plain.parallel.schedule = ScheduleKind::k1F1B;
+  plain.parallel.schedule_file.clear();
+  plain.parallel.stages = {};
+  plain.parallel.reduce = ReduceWhen::kMicrobatch;
   if (!request.fixed.micro) plain.batch.micro = 1;
   const std::vector<Error> errors = validate_layout(request.model, plain);
   if (!errors.empty()) return errors.front();
@@ -162,8 +166,13 @@ std::string layout_text(const ResolvedConfig& config) {
   if (parallel.pp > 1)
     text = fmt::format("pp={}{} {} {}", parallel.pp, parallel.vpp > 1 ? fmt::format(" vpp={}", parallel.vpp) : "",
                        to_string(parallel.schedule), text);
+  if (parallel.stages.cut == StageCut::kBalanced) text = "stages=balanced " + text;
+  if (parallel.stages.cut == StageCut::kListed)
+    text = fmt::format("stages={} {}", fmt::join(parallel.stages.layers, ","), text);
   if (parallel.zero > 0 && parallel.shard_size < parallel.dp * parallel.cp)
     text += fmt::format(" shard_size={}", parallel.shard_size);
+  if (parallel.reduce == ReduceWhen::kStep) text += " reduce=step";
+  if (parallel.bucket_layers > 1) text += fmt::format(" bucket_layers={}", parallel.bucket_layers);
   text += fmt::format(" micro={} accumulation={}", config.config.batch.micro, config.num_microbatches);
   if (config.config.recompute.kind == RecomputeKind::kFull)
     text += fmt::format(" recompute=full/{}", config.config.recompute.every);
