@@ -178,7 +178,7 @@ class Decision {
     for (const Rejection& rejection : result_.rejected)
       if (rejection.split == SplitKind::kTp || rejection.split == SplitKind::kPp || rejection.split == SplitKind::kCp)
         step.lines.push_back(
-            fmt::format("{}: {}: {}", rejection.kind, layout_text(rejection.config), rejection.reason));
+            fmt::format("{}: {}: {}", rejection.kind, layout_text(*rejection.config), rejection.reason));
   }
 
   DecisionStep batch() const {

@@ -41,7 +41,8 @@ std::string plans_table(const SearchResult& result) {
 std::string rejected_text(const SearchResult& result) {
   std::string text;
   for (const Rejection& rejection : result.rejected) {
-    text += fmt::format("  {}: {}\n    {}\n", rejection.kind, layout_text(rejection.config), rejection.reason);
+    text += fmt::format("  {}{}\n    {}\n", rejection.kind,
+                        rejection.config ? ": " + layout_text(*rejection.config) : "", rejection.reason);
     if (!rejection.fix.empty()) text += fmt::format("    -> {}\n", rejection.fix);
   }
   return text;
@@ -106,11 +107,12 @@ Json plan_json(const SearchRequest& request, const SearchResult& result, double 
   }
   for (const Candidate& plan : result.plans) json["plans"].push_back(candidate_json(plan, request.hardware));
   for (const Rejection& rejection : result.rejected)
-    json["rejected"].push_back({{"kind", rejection.kind},
-                                {"parallel", parallel_json(rejection.config.config.parallel)},
-                                {"layout", layout_text(rejection.config)},
-                                {"reason", rejection.reason},
-                                {"fix", rejection.fix}});
+    json["rejected"].push_back(
+        {{"kind", rejection.kind},
+         {"parallel", rejection.config ? parallel_json(rejection.config->config.parallel) : Json()},
+         {"layout", rejection.config ? Json(layout_text(*rejection.config)) : Json()},
+         {"reason", rejection.reason},
+         {"fix", rejection.fix}});
   if (result.plans.empty()) {
     json["does_not_fit"] = {
         {"kind", to_string(result.obstacle)}, {"smallest_peak", result.smallest_peak}, {"fixes", Json::array()}};

@@ -7,7 +7,6 @@
 
 #include "planner/scope.h"
 #include "planner/verdicts.h"
-#include "spec/validate.h"
 
 namespace fivefold {
 namespace {
@@ -105,19 +104,8 @@ class LayoutSearch {
   SearchResult result_;
 };
 
-// What is wrong with data parallelism alone.
 Error no_layout(const SearchRequest& request, int ranks) {
-  RunConfig plain = request.base;
-  plain.parallel.dp = ranks;
-  for (int* degree : {&plain.parallel.tp, &plain.parallel.cp, &plain.parallel.pp, &plain.parallel.vpp}) *degree = 1;
-  plain.parallel.shard_size = 0;
-  plain.parallel.schedule = ScheduleKind::k1F1B;
-  plain.parallel.schedule_file.clear();
-  plain.parallel.stages = {};
-  plain.parallel.reduce = ReduceWhen::kMicrobatch;
-  if (!request.fixed.micro) plain.batch.micro = 1;
-  const std::vector<Error> errors = validate_layout(request.model, plain);
-  if (!errors.empty()) return errors.front();
+  if (const std::optional<Error> error = plain_error(request, ranks)) return *error;
   return {"parallel",
           fmt::format("no layout of {} ranks has {}", ranks, fmt::join(fixed_text(request.fixed, request.base), ", ")),
           "leave one of these keys to the search, or change --gpus"};

@@ -64,7 +64,7 @@ struct Rejection {
   std::string kind;                // "tp only", "ZeRO-2"
   std::optional<SplitKind> split;  // nothing: a ZeRO level
   bool fits = false;
-  ResolvedConfig config;
+  std::optional<ResolvedConfig> config;  // nothing: no layout of the kind is legal
   std::string reason;
   std::string fix;
 };

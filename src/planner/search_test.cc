@@ -17,7 +17,7 @@ TEST(Search, GivesTheSameTwice) {
   EXPECT_EQ(first->replayed, second->replayed);
   ASSERT_EQ(first->rejected.size(), second->rejected.size());
   for (size_t i = 0; i < first->rejected.size(); ++i) {
-    EXPECT_EQ(first->rejected[i].config.config, second->rejected[i].config.config);
+    EXPECT_EQ(first->rejected[i].config->config, second->rejected[i].config->config);
     EXPECT_EQ(first->rejected[i].reason, second->rejected[i].reason);
   }
 }
@@ -39,8 +39,8 @@ TEST(Search, ProposesNothingThatIsNotLegalOrThatTheEngineRefuses) {
       EXPECT_EQ(plan.config.degrees.world(), ranks);
     }
     for (const Rejection& rejection : result->rejected)
-      EXPECT_EQ(to_string(validate_layout(request.model, rejection.config.config)), "")
-          << layout_text(rejection.config);
+      EXPECT_EQ(to_string(validate_layout(request.model, rejection.config->config)), "")
+          << layout_text(*rejection.config);
   }
 }
 
@@ -86,6 +86,9 @@ TEST(Search, SplitsTheModelWhereTheBatchIsSmallerThanTheRanks) {
   ASSERT_TRUE(result.ok());
   ASSERT_FALSE(result->plans.empty());
   EXPECT_LE(result->plans[0].config.config.parallel.dp, 4);
+  EXPECT_EQ(result->rejected[0].kind, "no split");
+  EXPECT_FALSE(result->rejected[0].config);
+  EXPECT_EQ(result->rejected[0].fix, "use 8");
 }
 
 TEST(Search, NamesTheObstacleAndTheSmallestFix) {

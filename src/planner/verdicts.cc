@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/text.h"
+#include "spec/validate.h"
 
 namespace fivefold {
 namespace {
@@ -105,6 +106,20 @@ void add_free_keys(const SearchRequest& request, const Inventory& inventory, int
 
 }  // namespace
 
+std::optional<Error> plain_error(const SearchRequest& request, int ranks) {
+  RunConfig plain = request.base;
+  plain.parallel.dp = ranks;
+  for (int* degree : {&plain.parallel.tp, &plain.parallel.cp, &plain.parallel.pp, &plain.parallel.vpp}) *degree = 1;
+  plain.parallel.shard_size = 0;
+  plain.parallel.schedule = ScheduleKind::k1F1B;
+  plain.parallel.schedule_file.clear();
+  plain.parallel.stages = {};
+  plain.parallel.reduce = ReduceWhen::kMicrobatch;
+  if (!request.fixed.micro) plain.batch.micro = 1;
+  const std::vector<Error> errors = validate_layout(request.model, plain);
+  return errors.empty() ? std::nullopt : std::optional(errors.front());
+}
+
 SplitKind split_kind(const Layout& layout) {
   const bool tp = layout.tp > 1, pp = layout.pp > 1;
   if (layout.cp > 1) return tp || pp ? SplitKind::kCpMore : SplitKind::kCp;
@@ -153,12 +168,19 @@ void Verdicts::add_rejection(Rejection rejection, const LayoutExplorer::Group& g
                              std::vector<Rejection>& rejections) const {
   if (fastest && !plans_.empty()) {
     rejection.fits = true;
-    rejection.config = *space_.resolved(fastest->timed.layout);
-    rejection.reason = fits_reason(rejection.config, fastest->least);
+    rejection.config = space_.resolved(fastest->timed.layout);
+    rejection.reason = fits_reason(*rejection.config, fastest->least);
     rejections.push_back(std::move(rejection));
     return;
   }
   const std::optional<Layout> smallest = explorer_.smallest(group);
+  if (!smallest && rejection.split == SplitKind::kNone) {
+    if (const std::optional<Error> error = plain_error(request_, space_.ranks())) {
+      rejection.reason = fmt::format("is not legal: {}: {}", error->where, error->problem);
+      rejection.fix = error->hint;
+      rejections.push_back(std::move(rejection));
+    }
+  }
   if (!smallest) return;
   const ResolvedConfig config = *space_.resolved(*smallest);
   const RankLedger fullest = fullest_rank(request_.model, inventory_, config, request_.hardware);

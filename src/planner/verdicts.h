@@ -13,6 +13,9 @@ using FastestByKind = std::array<std::optional<LayoutExplorer::Fastest>, std::si
 // Layers' microbatches that are replayed of a kind of layout that cannot be the plan: about a second.
 inline constexpr int64_t kReplayedOfLosers = 200'000;
 
+// What is wrong with data parallelism alone over so many ranks; nothing: it is legal.
+std::optional<Error> plain_error(const SearchRequest& request, int ranks);
+
 class Verdicts {
  public:
   // `fastest`: that fit, of each kind. REQUIRES: all outlive it.
