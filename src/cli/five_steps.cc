@@ -128,14 +128,11 @@ class Decision {
     if (stages == 1) return;
     const int64_t states = div_ceil(states_alone(), stages);
     const int64_t rows = best() != nullptr ? best()->config.config.batch.global : ranks_;
-    const auto bubble = [&](int64_t p, int64_t m) {
-      return 100 * static_cast<double>(p - 1) / static_cast<double>(m + p - 1);
-    };
-    step.lines.push_back(
-        fmt::format("over pp = 2 to {} stages: {} to {} of states without ZeRO; a layer stays whole; bubble of 1F1B "
-                    "with {} microbatches {:.0f} to {:.0f} %",
-                    stages, format_bytes(div_ceil(states_alone(), int64_t{2})), format_bytes(states), rows,
-                    bubble(2, rows), bubble(stages, rows)));
+    const double bubble = static_cast<double>(stages - 1) / static_cast<double>(rows + stages - 1);
+    step.lines.push_back(fmt::format(
+        "over pp = {} stages, the most there can be: {} of states without ZeRO; a layer stays whole; bubble of 1F1B "
+        "with {} microbatches {:.0f} %",
+        stages, format_bytes(states), rows, 100 * bubble));
     step.numbers.emplace_back("pp_state_bytes", static_cast<double>(states));
   }
 
