@@ -13,6 +13,8 @@
 #include "cli/plan_json.h"
 #include "planner/scope.h"
 #include "report/trace.h"
+#include "schedule/run_program.h"
+#include "schedule/schedule_source.h"
 #include "spec/validate.h"
 
 namespace fivefold {
@@ -21,8 +23,8 @@ namespace {
 struct ExplainOptions {
   CommonOptions common;
   bool formulas = false, ranks = false, timeline = false, instructions = false;
-  std::string trace;    // file
-  std::string compare;  // KEY=a,b,c
+  std::string trace, schedule;  // files
+  std::string compare;          // KEY=a,b,c
 };
 
 struct ExplainedRun {
@@ -137,6 +139,10 @@ ExitCode run_explain(const ExplainOptions& options) {
     const Status written = write_planned_trace(replay, run.inventory, options.trace);
     if (!written.ok()) return refuse({written.error()});
   }
+  if (!options.schedule.empty()) {
+    const Status written = write_schedule_file(pipeline_schedule(run.run.config), options.schedule);
+    if (!written.ok()) return refuse({written.error()});
+  }
   print_explanation(options, run, replay);
   return ExitCode::kDone;
 }
@@ -151,6 +157,9 @@ RunCommand add_explain_command(CLI::App& app) {
   app.add_flag("--timeline", options->timeline, "draw the planned step, a line per pipeline rank");
   app.add_flag("--instructions", options->instructions, "begin and end of every instruction of the planned step");
   app.add_option("--trace", options->trace, "write the planned step for Perfetto")->option_text("FILE");
+  app.add_option("--schedule", options->schedule,
+                 "write the pipeline's schedule: as fivefold's text or, named .csv, as PyTorch's CSV")
+      ->option_text("FILE");
   app.add_option("--compare", options->compare, "configurations side by side, for any key: parallel.zero=0,1,2,3")
       ->option_text("KEY=A,B,...");
   return [options] { return run_explain(*options); };

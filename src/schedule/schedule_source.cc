@@ -9,6 +9,8 @@
 namespace fivefold {
 namespace {
 
+bool is_csv(const std::string& path) { return std::filesystem::path(path).extension() == ".csv"; }
+
 Result<std::string> read_text(const std::string& path) {
   std::error_code status;
   if (!std::filesystem::is_regular_file(path, status)) {
@@ -37,9 +39,17 @@ Status read_schedule_source(RunConfig& config) {
   const std::string& path = config.parallel.schedule_file;
   if (config.parallel.schedule != ScheduleKind::kFile || path.empty()) return Ok{};
   FIVEFOLD_ASSIGN(const std::string text, read_text(path));
-  const bool csv = std::filesystem::path(path).extension() == ".csv";
-  FIVEFOLD_ASSIGN(const Schedule schedule, csv ? read_schedule_csv(text, path) : read_schedule_text(text, path));
+  FIVEFOLD_ASSIGN(const Schedule schedule,
+                  is_csv(path) ? read_schedule_csv(text, path) : read_schedule_text(text, path));
   adopt(config, schedule);
+  return Ok{};
+}
+
+Status write_schedule_file(const Schedule& schedule, const std::string& path) {
+  std::ofstream file(path, std::ios::binary);
+  file << (is_csv(path) ? write_schedule_csv(schedule, CsvContent::kAll) : write_schedule_text(schedule));
+  file.close();
+  if (!file) return Error{path, "cannot be written", "name a file in a folder that exists"};
   return Ok{};
 }
 

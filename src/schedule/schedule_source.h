@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/result.h"
+#include "schedule/schedule.h"
 #include "spec/run_config.h"
 
 namespace fivefold {
@@ -13,7 +14,11 @@ namespace fivefold {
 // Does nothing otherwise. Errors: the file cannot be read; those of read_schedule_text() and read_schedule_csv().
 Status read_schedule_source(RunConfig& config);
 
-// The same from the text that a run's record holds.
+// Writes a schedule so that read_schedule_source() reads it: CSV, with transfers, when the name ends in .csv, else
+// text. Errors: the file cannot be written.
+Status write_schedule_file(const Schedule& schedule, const std::string& path);
+
+// What read_schedule_source() does, from the text that a run's record holds.
 Status set_schedule_source(RunConfig& config, const std::string& text, const std::string& name);
 
 }  // namespace fivefold

@@ -50,6 +50,23 @@ TEST_F(ScheduleSourceTest, TextAndCsvGiveTheScheduleThatWasWritten) {
   }
 }
 
+// A CSV does not say which transfers are joined.
+TEST_F(ScheduleSourceTest, WhatIsWrittenIsRead) {
+  const Schedule schedule = *generate(ScheduleKind::kZbv, 4, 2, 6);
+  for (const char* name : {"written.txt", "written.csv"}) {
+    RunConfig config = config_of(name, "");
+    ASSERT_TRUE(write_schedule_file(schedule, config.parallel.schedule_file).ok());
+    ASSERT_TRUE(read_schedule_source(config).ok());
+    Schedule again = pipeline_schedule(resolve(config, test::dense_model()).value());
+    Schedule right = schedule;
+    if (std::string_view(name).ends_with(".csv"))
+      for (auto& actions : right.ranks)
+        for (ScheduleAction& action : actions) action.joined = false;
+    EXPECT_EQ(again, right) << name;
+  }
+  EXPECT_EQ(write_schedule_file(schedule, (folder_ / "no" / "folder").string()).error().problem, "cannot be written");
+}
+
 // A run's record holds the text: the file may be gone.
 TEST_F(ScheduleSourceTest, TheTextOfARecordReplacesTheFile) {
   RunConfig config = config_of("schedule.txt", write_schedule_text(*generate(ScheduleKind::kZbv, 4, 2, 6)));
