@@ -1,5 +1,5 @@
 // The search against every layout of small spaces, each predicted by itself: the same optimum.
-#include "planner/small_space.h"
+#include "planner/small_space_testing.h"
 
 namespace fivefold::test {
 namespace {

@@ -1,7 +1,7 @@
 // Bounds are below predictions, and sums of tapes are the ledger, over all layouts of small spaces.
 #include "planner/layout_bounds.h"
 
-#include "planner/small_space.h"
+#include "planner/small_space_testing.h"
 
 namespace fivefold::test {
 namespace {

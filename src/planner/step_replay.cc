@@ -297,7 +297,8 @@ double StepCost::busy_s() const {
 
 double StepReplay::bubble(int rank) const {
   const StepCost& cost = ranks[static_cast<size_t>(rank)];
-  return (makespan_s - cost.busy_s() - cost[TimePart::kExposedCommunication]) / makespan_s;
+  // Rounding must not make less than nothing of a rank that never waits.
+  return std::max(0.0, makespan_s - cost.busy_s() - cost[TimePart::kExposedCommunication]) / makespan_s;
 }
 
 double StepReplay::exposed_communication(int rank) const {

@@ -55,8 +55,10 @@ class PipelineRun(unittest.TestCase):
         bubbles = {row["rank"]: row for row in rows if row["quantity"] == "pipeline.bubble_replayed"}
         self.assertEqual(set(bubbles), {None, 0, 1})
         for row in bubbles.values():
-            self.assertTrue(0 < row["measured"] < 1)
-            self.assertTrue(0 < row["predicted"] < 1)
+            self.assertTrue(0 <= row["measured"] < 1, row)
+            self.assertTrue(0 <= row["predicted"] < 1, row)
+        # Rank 0 of a V has the loss too and may never wait; the other one does.
+        self.assertTrue(bubbles[1]["measured"] > 0 and bubbles[1]["predicted"] > 0, bubbles[1])
         # The mean of the ranks is that of all.
         self.assertAlmostEqual(bubbles[None]["measured"], (bubbles[0]["measured"] + bubbles[1]["measured"]) / 2)
         # Each computation once on a core of its own: no longer than the CPU time of all ranks of a median step.
