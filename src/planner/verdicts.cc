@@ -174,14 +174,15 @@ void Verdicts::add_rejection(Rejection rejection, const LayoutExplorer::Group& g
     return;
   }
   const std::optional<Layout> smallest = explorer_.smallest(group);
-  if (!smallest && rejection.split == SplitKind::kNone) {
+  if (!smallest) {
+    if (rejection.split != SplitKind::kNone) return;
     if (const std::optional<Error> error = plain_error(request_, space_.ranks())) {
       rejection.reason = fmt::format("is not legal: {}: {}", error->where, error->problem);
       rejection.fix = error->hint;
       rejections.push_back(std::move(rejection));
     }
+    return;
   }
-  if (!smallest) return;
   const ResolvedConfig config = *space_.resolved(*smallest);
   const RankLedger fullest = fullest_rank(request_.model, inventory_, config, request_.hardware);
   const int64_t data = fullest.ledger.persistent[Account::kData] + fullest.ledger.persistent[Account::kOther];
