@@ -106,7 +106,8 @@ Outcome outcome_of(EngineApi& engine, const Case& c, const std::string& hardware
   request.want_calls = true;
   const Inventory inventory = build_inventory(request.model);
   outcome.predicted = predict_cost(request.model, inventory, request.config, hardware).seconds;
-  for (const CommunicationTime& time : predict_communication(request.model, inventory, request.config, hardware)[0])
+  const auto planned = predict_communication(request.model, inventory, request.config, hardware);
+  for (const CommunicationTime& time : planned[0])
     outcome.planned_calls[{time.group, time.purpose}] = {time.seconds, time.exposed};
   outcome.measured = measure_step(engine, request);
   for (const RecordedCall& call : outcome.measured.calls) {

@@ -69,16 +69,17 @@ TensorSeconds UnitClock::tensor_seconds(const Unit& unit, const UnitOperations& 
   TensorSeconds seconds;
   const std::vector<LayerCall> calls = layer_calls(operations, step, tape_, options);
   for (size_t first = 0, end = 0; first < calls.size(); first = end) {
-    std::vector<double> each;
-    LinkSeconds link;
-    do {
-      const LayerCall& call = calls[end];
-      const LinkSeconds own = links_(call.kind, call.group, static_cast<double>(call.elements * call.element_bytes));
-      each.push_back(own.seconds);
-      link = link + own;
-    } while (++end < calls.size() && calls[end].joined);
-    if (link.seconds == 0) continue;
+    // What a batch receives comes in beside what it sends, which leaves as one message.
+    const auto bytes = [&](const LayerCall& call) {
+      const bool receives = call.kind == CollectiveKind::kRecv;
+      return receives ? 0.0 : static_cast<double>(call.elements * call.element_bytes);
+    };
+    double sum = 0;
+    do sum += bytes(calls[end]);
+    while (++end < calls.size() && calls[end].joined);
     const LayerCall& call = calls[first];
+    const LinkSeconds link = links_(call.kind, call.group, sum);
+    if (link.seconds == 0) continue;
     double beside = 0;
     if (call.beside > 0) {
       const OperationKind kind = operations.operations[static_cast<size_t>(call.operation)].kind;
@@ -89,9 +90,10 @@ TensorSeconds UnitClock::tensor_seconds(const Unit& unit, const UnitOperations& 
     const double hidden = std::min(1.0, beside / link.seconds);
     seconds.hidden = seconds.hidden + LinkSeconds{hidden * link.seconds, hidden * link.moving};
     seconds.exposed = seconds.exposed + LinkSeconds{(1 - hidden) * link.seconds, (1 - hidden) * link.moving};
-    for (size_t i = first; i < end; ++i)
-      if (each[i - first] > 0)
-        seconds.calls.push_back({calls[i].group, calls[i].purpose, each[i - first], (1 - hidden) * each[i - first]});
+    for (size_t i = first; i < end; ++i) {
+      const double own = sum > 0 ? link.seconds * bytes(calls[i]) / sum : link.seconds;
+      if (own > 0) seconds.calls.push_back({calls[i].group, calls[i].purpose, own, (1 - hidden) * own});
+    }
   }
   return seconds;
 }
