@@ -40,7 +40,7 @@ constexpr const char* kLong = "hidden=256 layers=4 heads=4 kv_heads=4 ffn=704 vo
 struct Case {
   const char *shape, *layout, *network;
 };
-// On a core of 80 GFLOP/s computing takes 0.15 to 0.8 s of a step, and all calls together a fifth to three fifths of
+// On a core of 80 GFLOP/s computing takes 0.15 to 0.8 s of a step, and all calls together a third to nine tenths of
 // it.
 constexpr Case kCases[] = {
     {kSmall, "micro=4 dp=2 zero=0", kAcross},

@@ -46,7 +46,7 @@ class PipelineRun(unittest.TestCase):
     @classmethod
     def fivefold(cls, *arguments):
         run = subprocess.run([PROGRAM, *arguments], cwd=cls.folder.name, capture_output=True, text=True, timeout=200,
-                             stdin=subprocess.DEVNULL, env={**os.environ, "COLUMNS": "120"})
+                             stdin=subprocess.DEVNULL, env={**os.environ, "COLUMNS": "120", "XDG_CACHE_HOME": cls.folder.name})
         assert run.returncode == 0, f"exit {run.returncode} of {arguments}: {run.stderr[:600]}"
         return run.stdout
 
