@@ -53,11 +53,32 @@ def fivefold(folder, command, *settings):
     return json.loads(run.stdout)
 
 
+KEYS = ("kind", "group", "purpose")
+GATHERS = ("all_gather", "shard", "parameters")
+
+
+def counted_calls(step):
+    return collections.Counter({tuple(row[key] for key in KEYS): row["calls"] for row in step["traffic"]})
+
+
+def logged_calls(step):
+    return collections.Counter(tuple(call[key] for key in KEYS) for call in step["calls"])
+
+
+def check_gathers(name, steps):
+    """Over all steps none is missing or there twice, but for what the last step may leave under way."""
+    counted = sum(counted_calls(step)[GATHERS] for step in steps)
+    logged = sum(logged_calls(step)[GATHERS] for step in steps)
+    open_calls = counted_calls(steps[-1])[GATHERS]
+    assert counted - open_calls <= logged <= counted, f"{name}: {logged} gathers instead of {counted}"
+
+
 def check_calls(name, step):
     """Each collective of the step is there with what of it the rank waited for: of a slow network most of the step."""
-    keys = ("kind", "group", "purpose")
-    counted = {tuple(row[key] for key in keys): row["calls"] for row in step["traffic"]}
-    logged = collections.Counter(tuple(call[key] for key in keys) for call in step["calls"])
+    counted, logged = counted_calls(step), logged_calls(step)
+    # Levels 1 and 2 gather after the step: those calls may end in the next one.
+    for calls in (counted, logged):
+        del calls[GATHERS]
     assert logged == counted, f"{name}: {logged} instead of {counted}"
     for call in step["calls"]:
         assert -1e-6 <= call["exposed"] <= call["end"] - call["begin"] + 1e-6, f"{name}: {call}"
@@ -77,6 +98,7 @@ def train(folder, name, *settings):
     assert len(steps) == 6, [line.get("line") for line in lines]
     for step in steps[2:]:
         check_calls(name, step)
+    check_gathers(name, steps)
     plan = json.loads((directory / "plan.json").read_text())
     return [step["loss"] for step in steps], statistics.median(step["seconds"] for step in steps[2:]), plan["time"]
 
