@@ -13,6 +13,8 @@ const char* format_name(DataFormat format) {
       return "jsonl";
     case DataFormat::kMegatron:
       return "tokens";
+    case DataFormat::kChat:
+      return "chat";
   }
   FIVEFOLD_CHECK(false);
 }

@@ -105,6 +105,14 @@ enum class Fp8Scaling : uint8_t {
 inline constexpr std::string_view kFp8ScalingNames[] = {"delayed", "current", "block"};
 constexpr std::span<const std::string_view> config_names(Fp8Scaling) { return kFp8ScalingNames; }
 
+// Whether an fp32 copy of weights that are stored in a lower type takes the updates.
+enum class MasterKind : uint8_t {
+  kFp32,
+  kNone,  // the stored weights take them, rounded stochastically
+};
+inline constexpr std::string_view kMasterKindNames[] = {"fp32", "none"};
+constexpr std::span<const std::string_view> config_names(MasterKind) { return kMasterKindNames; }
+
 enum class RecomputeKind : uint8_t { kNone, kFull, kSelective };
 inline constexpr std::string_view kRecomputeKindNames[] = {"none", "full", "selective"};
 constexpr std::span<const std::string_view> config_names(RecomputeKind) { return kRecomputeKindNames; }
@@ -128,9 +136,17 @@ enum class WsdDecay : uint8_t { kLinear, kCosine, kOneMinusSqrt };
 inline constexpr std::string_view kWsdDecayNames[] = {"linear", "cosine", "1-sqrt"};
 constexpr std::span<const std::string_view> config_names(WsdDecay) { return kWsdDecayNames; }
 
-enum class DataFormat : uint8_t { kText, kJsonl, kMegatron };
-inline constexpr std::string_view kDataFormatNames[] = {"text", "jsonl", "megatron"};
+enum class DataFormat : uint8_t { kText, kJsonl, kMegatron, kChat };
+inline constexpr std::string_view kDataFormatNames[] = {"text", "jsonl", "megatron", "chat"};
 constexpr std::span<const std::string_view> config_names(DataFormat) { return kDataFormatNames; }
+
+// Which tokens of a conversation have a target.
+enum class LossOn : uint8_t {
+  kCompletion,  // those that the assistant writes
+  kAll,
+};
+inline constexpr std::string_view kLossOnNames[] = {"completion", "all"};
+constexpr std::span<const std::string_view> config_names(LossOn) { return kLossOnNames; }
 
 enum class CommBackend : uint8_t { kLocal, kMpi, kNccl };
 inline constexpr std::string_view kCommBackendNames[] = {"local", "mpi", "nccl"};
@@ -160,6 +176,11 @@ struct MethodConfig {
   int64_t rank = 16;    // of the adapter
   double alpha = 32.0;  // adapter output is scaled by alpha / rank
   std::vector<std::string> targets = {"all-linear"};
+  double dropout = 0.0;             // of the adapter's input
+  bool rank_stabilized = false;     // rsLoRA: alpha / sqrt(rank) instead of alpha / rank
+  bool dora = false;                // DoRA: a trained magnitude for each output feature
+  bool double_quantization = true;  // QLoRA: the scales of the 4-bit blocks in 8 bits
+  std::string adapter;              // folder of a PEFT adapter to start from; empty: a new one
   bool operator==(const MethodConfig&) const = default;
 };
 
@@ -201,7 +222,11 @@ struct PrecisionConfig {
   ComputeKind compute = ComputeKind::kBf16;
   std::optional<DType> params, grads, reduce;  // nothing: chosen by resolve()
   OptimizerStateKind optimizer_state = OptimizerStateKind::kFp32;
+  MasterKind master = MasterKind::kFp32;
   Fp8Scaling fp8 = Fp8Scaling::kCurrent;
+  int64_t fp8_history = 16;                // maxima that delayed scaling looks back on, one a step
+  double loss_scale = 65536;               // fp16: the first one
+  int64_t loss_scale_growth_every = 2000;  // fp16: steps without overflow after which it doubles
   bool operator==(const PrecisionConfig&) const = default;
 };
 
@@ -237,7 +262,9 @@ struct DataConfig {
   std::string train, validation;    // file, or folder of files
   std::string tokenizer = "bytes";  // or a tokenizer.json
   DataFormat format = DataFormat::kText;
-  int64_t seed = 0;  // order of samples
+  std::string chat_template = "auto";  // of kChat: that of tokenizer_config.json beside the tokenizer, or a name
+  LossOn loss = LossOn::kCompletion;   // of kChat
+  int64_t seed = 0;                    // order of samples
   bool operator==(const DataConfig&) const = default;
 };
 

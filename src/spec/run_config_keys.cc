@@ -75,6 +75,11 @@ constexpr ConfigKey kKeys[] = {
     KEY(method, rank, kFromOne, "rank of the adapter"),
     KEY(method, alpha, kPositive, "the adapter's output is scaled by alpha / rank"),
     KEY(method, targets, kAny, "linears that get an adapter, by their names in PEFT; `all-linear`: all but the head"),
+    KEY(method, dropout, kBelowOne, "share of the adapter's input that is dropped in training"),
+    KEY(method, rank_stabilized, kAny, "rsLoRA: the adapter's output is scaled by alpha / sqrt(rank)"),
+    KEY(method, dora, kAny, "DoRA: the adapter turns the weight's rows, a trained magnitude gives their lengths"),
+    KEY(method, double_quantization, kAny, "qlora: the scales of the 4-bit blocks are stored in 8 bits"),
+    KEY(method, adapter, kAny, "folder of a PEFT adapter to start from; empty: a new adapter, which changes nothing"),
 
     KEY(hardware, name, kAny,
         "`this-machine`, a GPU or cluster that fivefold knows, or a file from `fivefold calibrate`"),
@@ -115,7 +120,12 @@ constexpr ConfigKey kKeys[] = {
     KEY(precision, grads, kAny, "accumulated gradients"),
     KEY(precision, reduce, kAny, "gradients on the wire; sums are fp32"),
     KEY(precision, optimizer_state, kAny, "moments of the optimizer; 8bit: blocks of 256"),
+    KEY(precision, master, kAny,
+        "fp32: a copy of the weights takes the updates; none: the stored weights do, rounded stochastically"),
     KEY(precision, fp8, kAny, "scaling of fp8 operands: per tensor from history, per tensor as it is, or per block"),
+    KEY(precision, fp8_history, kFromOne, "delayed fp8 scaling: steps whose largest value sets the scale"),
+    KEY(precision, loss_scale, kPositive, "fp16: factor of the loss at the start; it halves after an overflow"),
+    KEY(precision, loss_scale_growth_every, kFromOne, "fp16: steps without overflow after which the factor doubles"),
 
     KEY(recompute, kind, kAny, "nothing, whole layers, or the named tensors"),
     KEY(recompute, every, kFromOne, "layers per recomputed segment, for `full`"),
@@ -139,7 +149,12 @@ constexpr ConfigKey kKeys[] = {
     KEY(data, train, kAny, "file or folder of training data"),
     KEY(data, validation, kAny, "file or folder of validation data"),
     KEY(data, tokenizer, kAny, "`bytes`, or the path of a `tokenizer.json`"),
-    KEY(data, format, kAny, "plain text, JSON lines with a `text` field, or Megatron's .bin/.idx"),
+    KEY(data, format, kAny,
+        "plain text, JSON lines with a `text` field, Megatron's .bin/.idx, or JSON lines with `messages`, `prompt` and "
+        "`completion`"),
+    KEY(data, chat_template, kAny,
+        "chat: `auto`, that of the `tokenizer_config.json` beside the tokenizer, or the name of a known one"),
+    KEY(data, loss, kAny, "chat: loss on what the assistant says, or on all tokens"),
     KEY(data, seed, kAny, "of the order of samples"),
 
     KEY(checkpoint, every, kSteps, "steps between checkpoints; 0: at the end and when stopped"),

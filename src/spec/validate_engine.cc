@@ -121,6 +121,9 @@ void check_settings(const RunConfig& config, std::vector<Error>& errors) {
     refuse("precision.params", "fp32 under bf16 compute", "params = auto");
   if (precision.optimizer_state != OptimizerStateKind::kFp32)
     refuse("precision.optimizer_state", to_string(precision.optimizer_state), "optimizer_state = fp32");
+  if (precision.master == MasterKind::kNone)
+    refuse("precision.master", "weights without a master copy", "master = fp32");
+  if (config.data.format == DataFormat::kChat) refuse("data.format", "chat", "format = jsonl");
   if (config.recompute.kind == RecomputeKind::kSelective) refuse("recompute.kind", "selective", "kind = full or none");
   if (config.comm.backend != CommBackend::kLocal)
     refuse("comm.backend", to_string(config.comm.backend), "backend = local");
