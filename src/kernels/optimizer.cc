@@ -2,65 +2,51 @@
 
 #include <cmath>
 
-#include "kernels/clones.h"
-#include "kernels/parallel.h"
+#include "kernels/optimizer_elements.h"
 
 namespace fivefold::kernels {
 namespace {
 
-// What does not depend on the element, computed in fp64 and rounded once.
-struct AdamWFactors {
-  float grad_scale;
-  float decay;  // 1 - lr weight_decay
-  float one_minus_beta1;
-  float beta2;
-  float one_minus_beta2;
-  float step_size;       // lr / (1 - beta1^step)
-  float inv_sqrt_bias2;  // 1 / sqrt(1 - beta2^step)
-  float eps;
-};
-
-template <class G, bool kWriteBf16>
-FIVEFOLD_CLONES void adamw_range(const AdamW<G>& a, AdamWFactors f, int64_t begin, int64_t end) {
+template <class G, class S, Weights kWeights>
+FIVEFOLD_CLONES void adamw_range(const AdamW<G, S>& a, AdamWFactors f, int64_t begin, int64_t end,
+                                 const uint16_t* random) {
   float* param = a.param;
-  float* m = a.m;
-  float* v = a.v;
+  S* m = a.m;
+  S* v = a.v;
   const G* grad = a.grad;
   BFloat16* param_bf16 = a.param_bf16;
 #pragma omp simd
   for (int64_t i = begin; i < end; ++i) {
     const float g = to_float(grad[i]) * f.grad_scale;
-    const float m_next = m[i] + f.one_minus_beta1 * (g - m[i]);
-    const float v_next = f.beta2 * v[i] + f.one_minus_beta2 * g * g;
-    const float denominator = std::sqrt(v_next) * f.inv_sqrt_bias2 + f.eps;
-    const float next = param[i] * f.decay - f.step_size * (m_next / denominator);
-    m[i] = m_next;
-    v[i] = v_next;
-    param[i] = next;
-    if constexpr (kWriteBf16) param_bf16[i] = from_float<BFloat16>(next);
+    const float m_next = next_m(f, to_float(m[i]), g);
+    const float v_next = next_v(f, to_float(v[i]), g);
+    const float next = next_weight(f, read_weight<kWeights>(param, param_bf16, i), m_next, v_next);
+    m[i] = from_float<S>(m_next);
+    v[i] = from_float<S>(v_next);
+    write_weight<kWeights>(param, param_bf16, i, next, random, begin);
   }
 }
 
-template <class G, bool kMomentum, bool kWriteBf16>
-FIVEFOLD_CLONES void sgd_range(const Sgd<G>& a, int64_t begin, int64_t end) {
+// Constants of a step, rounded once.
+struct SgdFactors {
+  float grad_scale, lr, momentum, weight_decay;
+};
+
+template <class G, class S, bool kMomentum, Weights kWeights>
+FIVEFOLD_CLONES void sgd_range(const Sgd<G, S>& a, SgdFactors f, int64_t begin, int64_t end, const uint16_t* random) {
   float* param = a.param;
-  float* buffer = a.momentum_buffer;
+  S* buffer = a.momentum_buffer;
   const G* grad = a.grad;
   BFloat16* param_bf16 = a.param_bf16;
-  const float grad_scale = a.grad_scale;
-  const float lr = static_cast<float>(a.lr);
-  const float momentum = static_cast<float>(a.momentum);
-  const float weight_decay = static_cast<float>(a.weight_decay);
 #pragma omp simd
   for (int64_t i = begin; i < end; ++i) {
-    float update = to_float(grad[i]) * grad_scale + weight_decay * param[i];
+    const float weight = read_weight<kWeights>(param, param_bf16, i);
+    float update = to_float(grad[i]) * f.grad_scale + f.weight_decay * weight;
     if constexpr (kMomentum) {
-      update = momentum * buffer[i] + update;
-      buffer[i] = update;
+      update = f.momentum * to_float(buffer[i]) + update;
+      buffer[i] = from_float<S>(update);
     }
-    const float next = param[i] - lr * update;
-    param[i] = next;
-    if constexpr (kWriteBf16) param_bf16[i] = from_float<BFloat16>(next);
+    write_weight<kWeights>(param, param_bf16, i, weight - f.lr * update, random, begin);
   }
 }
 
@@ -79,35 +65,22 @@ FIVEFOLD_CLONES double squares_range(const T* x, int64_t n) {
 
 }  // namespace
 
-template <class G>
-void adamw_step(const AdamW<G>& a) {
-  FIVEFOLD_CHECK(a.step >= 1);
-  const double step = static_cast<double>(a.step);
-  const AdamWFactors factors{
-      .grad_scale = a.grad_scale,
-      .decay = static_cast<float>(1 - a.lr * a.weight_decay),
-      .one_minus_beta1 = static_cast<float>(1 - a.beta1),
-      .beta2 = static_cast<float>(a.beta2),
-      .one_minus_beta2 = static_cast<float>(1 - a.beta2),
-      .step_size = static_cast<float>(a.lr / (1 - std::pow(a.beta1, step))),
-      .inv_sqrt_bias2 = static_cast<float>(1 / std::sqrt(1 - std::pow(a.beta2, step))),
-      .eps = static_cast<float>(a.eps),
-  };
-  for_each_block(a.n, kBlockElements, a.num_threads, [&](int64_t, int64_t begin, int64_t end) {
-    a.param_bf16 != nullptr ? adamw_range<G, true>(a, factors, begin, end)
-                            : adamw_range<G, false>(a, factors, begin, end);
+template <class G, class S>
+void adamw_step(const AdamW<G, S>& a) {
+  const AdamWFactors factors = adamw_factors(a);
+  for_each_weight_range(a, kBlockElements, [&]<Weights kWeights>(int64_t begin, int64_t end, const uint16_t* random) {
+    adamw_range<G, S, kWeights>(a, factors, begin, end, random);
   });
 }
 
-template <class G>
-void sgd_step(const Sgd<G>& a) {
+template <class G, class S>
+void sgd_step(const Sgd<G, S>& a) {
   FIVEFOLD_CHECK(a.momentum_buffer != nullptr || a.momentum == 0);
-  for_each_block(a.n, kBlockElements, a.num_threads, [&](int64_t, int64_t begin, int64_t end) {
-    if (a.momentum_buffer != nullptr) {
-      a.param_bf16 != nullptr ? sgd_range<G, true, true>(a, begin, end) : sgd_range<G, true, false>(a, begin, end);
-    } else {
-      a.param_bf16 != nullptr ? sgd_range<G, false, true>(a, begin, end) : sgd_range<G, false, false>(a, begin, end);
-    }
+  const SgdFactors factors{a.grad_scale, static_cast<float>(a.lr), static_cast<float>(a.momentum),
+                           static_cast<float>(a.weight_decay)};
+  for_each_weight_range(a, kBlockElements, [&]<Weights kWeights>(int64_t begin, int64_t end, const uint16_t* random) {
+    a.momentum_buffer != nullptr ? sgd_range<G, S, true, kWeights>(a, factors, begin, end, random)
+                                 : sgd_range<G, S, false, kWeights>(a, factors, begin, end, random);
   });
 }
 
@@ -122,10 +95,14 @@ double sum_of_squares(const T* x, int64_t n, void* scratch, int num_threads) {
   return sum;
 }
 
-template void adamw_step(const AdamW<float>&);
-template void adamw_step(const AdamW<BFloat16>&);
-template void sgd_step(const Sgd<float>&);
-template void sgd_step(const Sgd<BFloat16>&);
+template void adamw_step(const AdamW<float, float>&);
+template void adamw_step(const AdamW<float, BFloat16>&);
+template void adamw_step(const AdamW<BFloat16, float>&);
+template void adamw_step(const AdamW<BFloat16, BFloat16>&);
+template void sgd_step(const Sgd<float, float>&);
+template void sgd_step(const Sgd<float, BFloat16>&);
+template void sgd_step(const Sgd<BFloat16, float>&);
+template void sgd_step(const Sgd<BFloat16, BFloat16>&);
 template double sum_of_squares(const float*, int64_t, void*, int);
 template double sum_of_squares(const BFloat16*, int64_t, void*, int);
 
