@@ -89,8 +89,8 @@ RunConfig check_config(const CheckOptions& options, const Reference& reference, 
 Result<ProbeResult> probe(const Reference& reference, const RunConfig& config) {
   FIVEFOLD_ASSIGN(EngineApi * engine, load_engine());
   ProbeRequest request;
-  request.model = reference.model;
-  FIVEFOLD_ASSIGN(request.config, resolve(config, reference.model));
+  request.model = with_method(reference.model, config.method);
+  FIVEFOLD_ASSIGN(request.config, resolve(config, request.model));
   request.weights = reference.folder;
   request.batch = reference.batch;
   pad_rows(request.batch, config.batch.global);

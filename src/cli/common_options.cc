@@ -59,7 +59,7 @@ bool load_run(const CommonOptions& options, LoadedRun& run, std::vector<Error>& 
     errors.push_back(model.error());
     return false;
   }
-  run.model = *std::move(model);
+  run.model = with_method(*std::move(model), config.method);
   errors = validate_layout(run.model, config);
   if (!errors.empty()) return false;
   run.config = resolve(config, run.model).value();

@@ -104,7 +104,7 @@ bool make_request(PlanOptions& options, SearchRequest& request, std::vector<Erro
   Result<HardwareSpec> hardware = load_run_hardware(at_ranks);
   if (!hardware.ok()) errors.push_back(hardware.error());
   if (model.ok()) {
-    request.model = *std::move(model);
+    request.model = with_method(*std::move(model), request.base.method);
     const std::vector<Error> scope = planner_scope(request.model, request.base);
     errors.insert(errors.end(), scope.begin(), scope.end());
   }

@@ -63,6 +63,7 @@ void restore_full_weights(TrainingExecutor& executor, CheckpointReader& reader, 
   const std::vector<ParameterEntry>& parameters = executor.inventory().units[static_cast<size_t>(unit)].parameters;
   std::vector<float> values;
   for (size_t p = 0; p < parameters.size(); ++p) {
+    if (!parameters[p].trained()) continue;
     for (int64_t begin = 0; begin < parameters[p].whole_numel(); begin += kPortion) {
       const int64_t end = std::min(begin + kPortion, parameters[p].whole_numel());
       values.resize(static_cast<size_t>(end - begin));
@@ -84,10 +85,12 @@ int64_t save_checkpoint(RankSession& session, const CheckpointWriter& writer, co
     for (int unit = 0; unit < executor.inventory().num_units(); ++unit) {
       // Of two copies of a tied embedding the first stage writes its own.
       if (!executor.holds(unit) || executor.options().stages.holds_copy(unit)) continue;
+      if (!executor.buffers(unit).trained()) continue;
       UnitBuffers& buffers = executor.buffers(unit);
       for (const StateShard& shard : state_shards(buffers, Restore::kEverything)) {
         for (size_t p = 0; p < buffers.unit().parameters.size(); ++p)
-          add_pieces(shard, buffers.unit().parameters[p], buffers.range(static_cast<int>(p)), pieces);
+          if (buffers.unit().parameters[p].trained())
+            add_pieces(shard, buffers.unit().parameters[p], buffers.range(static_cast<int>(p)), pieces);
       }
     }
   }
@@ -114,13 +117,14 @@ int64_t save_checkpoint(RankSession& session, const CheckpointWriter& writer, co
 void restore_checkpoint(RankSession& session, CheckpointReader& reader, Restore what) {
   TrainingExecutor& executor = session.executor();
   for (int unit = 0; unit < executor.inventory().num_units(); ++unit) {
-    if (!executor.holds(unit)) continue;
+    if (!executor.holds(unit) || !executor.buffers(unit).trained()) continue;
     UnitBuffers& buffers = executor.buffers(unit);
     if (!executor.options().sharding.shards_params()) restore_full_weights(executor, reader, unit);
     for (const StateShard& shard : state_shards(buffers, what)) {
       const bool done = !executor.options().sharding.shards_params() && std::string_view(shard.kind) == "master";
       for (size_t p = 0; p < buffers.unit().parameters.size() && !done; ++p) {
         const ParameterEntry& entry = buffers.unit().parameters[p];
+        if (!entry.trained()) continue;
         const ShardRange range = buffers.range(static_cast<int>(p));
         for (const ElementRun& run : element_runs(entry, range.begin, range.end))
           require(reader.read({shard.kind, entry.name}, DType::kFloat32, run.whole, run.whole + run.count,
@@ -131,6 +135,22 @@ void restore_checkpoint(RankSession& session, CheckpointReader& reader, Restore 
   if (executor.options().sharding.shards_params()) executor.refresh_working_weights();
 }
 
+void restore_base(RankSession& session, CheckpointReader& reader) {
+  TrainingExecutor& executor = session.executor();
+  std::vector<float> values;
+  for (int unit = 0; unit < executor.inventory().num_units(); ++unit) {
+    if (!executor.holds(unit)) continue;
+    const std::vector<ParameterEntry>& parameters = executor.inventory().units[static_cast<size_t>(unit)].parameters;
+    for (size_t p = 0; p < parameters.size(); ++p) {
+      if (parameters[p].adapter) continue;
+      values.resize(static_cast<size_t>(parameters[p].whole_numel()));
+      require(reader.read({"master", parameters[p].name}, DType::kFloat32, 0, parameters[p].whole_numel(),
+                          std::as_writable_bytes(std::span(values))));
+      executor.set_parameter(unit, static_cast<int>(p), values);
+    }
+  }
+}
+
 Status check_checkpoint(const CheckpointReader& reader, const Inventory& inventory, OptimizerStates states,
                         Restore what) {
   std::vector<std::string> kinds{"master"};
@@ -138,6 +158,7 @@ Status check_checkpoint(const CheckpointReader& reader, const Inventory& invento
   if (what == Restore::kEverything && states == OptimizerStates::kMoment1And2) kinds.push_back("moment2");
   for (const Unit& unit : inventory.units) {
     for (const ParameterEntry& entry : unit.parameters) {
+      if (what == Restore::kBase ? entry.adapter : !entry.trained()) continue;
       for (const std::string& kind : kinds) {
         const auto found = reader.tensors().find({kind, entry.name});
         const std::string where = reader.folder().string() + ": " + kind + "/" + entry.name;

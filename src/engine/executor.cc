@@ -100,14 +100,15 @@ double TrainingExecutor::head_loss(const Instruction& instruction, float scale) 
   UnitBuffers& owner = buffers(tied ? inventory().embedding() : instruction.unit);
   const int index = owner.unit().find(tied ? "tokens.weight" : "output.weight");
   const int64_t rows = context_.vocabulary_rows;
+  const bool trains = scale > 0 && owner.unit().parameters[static_cast<size_t>(index)].trained();
   // What no backward of the embedding completes has no part in its other parameters.
-  if (scale > 0 && tied && !instruction.joins_loss && (overwrites || !instruction.accumulate_tied)) {
+  if (trains && tied && !instruction.joins_loss && (overwrites || !instruction.accumulate_tied)) {
     for (int p = 0; p < static_cast<int>(owner.unit().parameters.size()); ++p)
       if (p != index) owner.weight_grad(p).zero_();
   }
   const bool accumulate_output = tied ? instruction.accumulate_tied : instruction.accumulate;
   const UnitRun::OutputMatrix output{.weight = owner.weight(index).narrow(0, 0, rows),
-                                     .gradient = scale > 0 ? owner.weight_grad(index).narrow(0, 0, rows) : at::Tensor(),
+                                     .gradient = trains ? owner.weight_grad(index).narrow(0, 0, rows) : at::Tensor(),
                                      .accumulate = accumulate_output && !overwrites};
   return run(instruction.unit, instruction.microbatch).loss(output, scale, instruction.accumulate && !overwrites);
 }
@@ -159,7 +160,15 @@ void TrainingExecutor::accumulate_grads(int unit, bool accumulate) {
   unit_buffers.free_transient_grads();
 }
 
-Buffer TrainingExecutor::unsharded_params(int unit) { return as_buffer(buffers(unit).unsharded(), context_.compute); }
+// A unit with weights in 4 bits is gathered as bytes, as one call has one type.
+std::vector<InOut> TrainingExecutor::unsharded_params(int unit) {
+  std::vector<InOut> all;
+  const UnitBuffers& unit_buffers = buffers(unit);
+  const DType dtype = unit_buffers.unit().four_bit_bytes > 0 ? DType::kUint8 : context_.compute;
+  for (const UnitBuffers::Gathered& weights : unit_buffers.gathered())
+    all.push_back({as_buffer(weights.shard, dtype), as_buffer(weights.full, dtype)});
+  return all;
+}
 Buffer TrainingExecutor::params(int unit) { return as_buffer(buffers(unit).params(), context_.compute); }
 Buffer TrainingExecutor::transient_grads(int unit) {
   return as_buffer(buffers(unit).transient_grads(), context_.compute);
@@ -257,6 +266,7 @@ void TrainingExecutor::optimizer_step(int unit) {
   visit_dtype(grads, [&]<class G>(std::type_identity<G>) {
     const G* grad = elements<G>(grads);
     for (size_t p = 0; p < unit_buffers.unit().parameters.size(); ++p) {
+      if (!unit_buffers.unit().parameters[p].trained()) continue;
       const ShardRange range = unit_buffers.range(static_cast<int>(p));
       const int64_t n = range.end - range.begin, at = range.shard_offset;
       if (n == 0) continue;

@@ -36,10 +36,11 @@ class TrainingExecutor final : public StageExecutor {
                    const TensorParallel* tensor = nullptr, const ContextParallel* context = nullptr);
 
   // ---- set-up ----
-  // Draws every parameter from (seed, its name): the same full tensors under any layout.
-  void initialize_weights(uint64_t seed);
+  // Draws parameters from (seed, their names): the same full tensors under any layout.
+  enum class Draw : uint8_t { kAll, kAdapters };
+  void initialize_weights(uint64_t seed, Draw which = Draw::kAll);
   // Gives elements [begin, begin + values.size()) of a parameter in full, flattened row by row, their values; keeps
-  // what this rank holds. REQUIRES: the range lies in the parameter.
+  // what this rank holds. REQUIRES: the range lies in the parameter, and is all of it if that is stored in 4 bits.
   void set_parameter(int unit, int parameter, std::span<const float> values, int64_t begin = 0);
   // The working weights become those of the master weights (after the latter were written from outside).
   void refresh_working_weights();
@@ -70,7 +71,7 @@ class TrainingExecutor final : public StageExecutor {
   void free_unsharded(int unit) override { buffers(unit).free_unsharded(); }
   void allocate_transient_grads(int unit) override { buffers(unit).allocate_transient_grads(); }
   void free_transient_grads(int unit) override { buffers(unit).free_transient_grads(); }
-  Buffer unsharded_params(int unit) override;
+  std::vector<InOut> unsharded_params(int unit) override;
   Buffer params(int unit) override;
   Buffer transient_grads(int unit) override;
   Buffer grads(int unit) override;

@@ -70,7 +70,7 @@ class FindingExecutor final : public StageExecutor {
   void free_unsharded(int unit) override { executor_.free_unsharded(unit); }
   void allocate_transient_grads(int unit) override { executor_.allocate_transient_grads(unit); }
   void free_transient_grads(int unit) override { executor_.free_transient_grads(unit); }
-  Buffer unsharded_params(int unit) override { return executor_.unsharded_params(unit); }
+  std::vector<InOut> unsharded_params(int unit) override { return executor_.unsharded_params(unit); }
   Buffer params(int unit) override { return executor_.params(unit); }
   Buffer transient_grads(int unit) override { return executor_.transient_grads(unit); }
   Buffer grads(int unit) override { return executor_.grads(unit); }
@@ -103,7 +103,7 @@ class FindingExecutor final : public StageExecutor {
     const std::vector<ParameterEntry>& parameters = unit_of(unit).parameters;
     std::string bad;
     for (size_t p = 0; p < parameters.size() && bad.empty(); ++p)
-      if (!is_finite(executor_.buffers(unit).weight_grad(static_cast<int>(p))))
+      if (parameters[p].trained() && !is_finite(executor_.buffers(unit).weight_grad(static_cast<int>(p))))
         bad = "the gradient of " + parameters[p].name;
     if (!bad.empty()) return report(what, unit, microbatch, bad + " is not finite");
     if (!is_finite(executor_.microbatch(microbatch).stream_gradient))
@@ -114,7 +114,7 @@ class FindingExecutor final : public StageExecutor {
   std::string bad_weight(int unit) {
     const std::vector<ParameterEntry>& parameters = unit_of(unit).parameters;
     for (size_t p = 0; p < parameters.size(); ++p)
-      if (!is_finite(executor_.buffers(unit).weight(static_cast<int>(p))))
+      if (parameters[p].storage != Storage::kFourBit && !is_finite(executor_.buffers(unit).weight(static_cast<int>(p))))
         return "its weight " + parameters[p].name + " is not finite";
     const Inventory& inventory = executor_.inventory();
     const bool reads_embedding = unit == inventory.head() && inventory.tied_embeddings;

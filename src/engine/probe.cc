@@ -17,9 +17,11 @@ std::vector<NamedTensor> gather_tensors(RankSession& session, RankSession::State
   std::vector<NamedTensor> tensors;
   const Inventory& inventory = session.whole_inventory();
   for (int unit = 0; unit < inventory.num_units(); ++unit) {
+    if (!inventory.units[static_cast<size_t>(unit)].trained()) continue;
     const std::vector<float> flat = session.gather(unit, state);
     if (session.communicator().rank() != 0) continue;
     for (const ParameterEntry& entry : inventory.units[static_cast<size_t>(unit)].parameters) {
+      if (!entry.trained()) continue;
       const std::span<const float> values(flat.data() + entry.offset, static_cast<size_t>(entry.numel()));
       for (NamedTensor& tensor : to_hub_tensors(entry, values)) tensors.push_back(std::move(tensor));
     }
@@ -30,6 +32,7 @@ std::vector<NamedTensor> gather_tensors(RankSession& session, RankSession::State
 uint64_t hash_parameters(RankSession& session) {
   uint64_t hash = 0;
   for (int unit = 0; unit < session.executor().inventory().num_units(); ++unit) {
+    if (!session.whole_inventory().units[static_cast<size_t>(unit)].trained()) continue;
     const std::vector<float> flat = session.gather(unit, RankSession::State::kMaster);
     hash = XXH3_64bits_withSeed(flat.data(), flat.size() * sizeof(float), hash);
     if (session.executor().options().sharding.shards_params() || session.groups().tensor || session.groups().pipeline)
@@ -53,15 +56,21 @@ RankMemory rank_memory(MemoryLedger& ledger) {
 // One rank's part of a probe; writes its rows of the shared result.
 class RankProbe {
  public:
-  RankProbe(const ProbeRequest& request, const Inventory& inventory, const HubFolder* weights, ProbeResult& result,
-            std::mutex& mutex)
-      : request_(request), inventory_(inventory), weights_(weights), result_(result), mutex_(mutex) {}
+  RankProbe(const ProbeRequest& request, const Inventory& inventory, const HubFolder* weights,
+            const AdapterTensors* adapter, ProbeResult& result, std::mutex& mutex)
+      : request_(request),
+        inventory_(inventory),
+        weights_(weights),
+        adapter_(adapter),
+        result_(result),
+        mutex_(mutex) {}
 
   void run(Communicator& communicator, MemoryLedger& ledger) {
     RankSession session(request_.model, inventory_, request_.config, communicator);
     if (weights_ != nullptr) {
       const Status loaded = load_hub_weights(*weights_, inventory_, session.executor());
       if (!loaded.ok()) throw std::runtime_error(loaded.error().message());
+      load_adapter(session.executor());
     } else {
       session.executor().initialize_weights(static_cast<uint64_t>(request_.config.config.run.seed));
     }
@@ -93,6 +102,15 @@ class RankProbe {
   }
 
  private:
+  void load_adapter(TrainingExecutor& executor) const {
+    if (!request_.model.adapter) return;
+    if (adapter_ == nullptr)
+      return executor.initialize_weights(static_cast<uint64_t>(request_.config.config.run.seed),
+                                         TrainingExecutor::Draw::kAdapters);
+    const Status loaded = load_adapter_weights(*adapter_, inventory_, executor);
+    if (!loaded.ok()) throw std::runtime_error(loaded.error().message());
+  }
+
   // Update 1 (or, without updates, a step that changes nothing): memory and traffic of one whole step.
   void measured_step(RankSession& session, const std::vector<MicrobatchTokens>& microbatches,
                      Communicator& communicator, MemoryLedger& ledger) {
@@ -149,19 +167,26 @@ class RankProbe {
   const ProbeRequest& request_;
   const Inventory& inventory_;
   const HubFolder* weights_;
+  const AdapterTensors* adapter_;
   ProbeResult& result_;
   std::mutex& mutex_;
 };
 
 }  // namespace
 
-Result<ProbeResult> run_probe(const ProbeRequest& request) {
+Result<ProbeResult> run_probe(const ProbeRequest& asked) {
   install_counting_allocator();
+  ProbeRequest request = asked;
+  request.model = with_method(std::move(request.model), request.config.config.method);
   const Inventory inventory = build_inventory(request.model);
   std::optional<HubFolder> weights;
   if (!request.weights.empty()) {
     FIVEFOLD_ASSIGN(weights, HubFolder::open(request.weights));
     FIVEFOLD_TRY(check_hub_weights(*weights, inventory));
+  }
+  std::optional<AdapterTensors> adapter;
+  if (const std::string& folder = request.config.config.method.adapter; request.model.adapter && !folder.empty()) {
+    FIVEFOLD_ASSIGN(adapter, open_adapter(folder, inventory));
   }
   const int world = request.config.degrees.world();
   ProbeResult result;
@@ -177,7 +202,8 @@ Result<ProbeResult> run_probe(const ProbeRequest& request) {
   run_ranks(world, options, [&](int, Communicator& communicator) {
     MemoryLedger ledger(request.config.config.limits.memory);
     const RankThread thread(ledger, threads_per_rank(request.config, available_cores()));
-    RankProbe(request, inventory, weights ? &*weights : nullptr, result, mutex).run(communicator, ledger);
+    RankProbe(request, inventory, weights ? &*weights : nullptr, adapter ? &*adapter : nullptr, result, mutex)
+        .run(communicator, ledger);
   });
   return result;
 }

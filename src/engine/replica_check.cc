@@ -75,7 +75,7 @@ class ReplicaCheck {
   explicit ReplicaCheck(RankSession& session)
       : session_(session), policy_(sharding_policy(session.config())), groups_(session.groups()) {
     for (int unit = 0; unit < session.executor().inventory().num_units(); ++unit)
-      if (session.executor().holds(unit)) units_.push_back(unit);
+      if (session.executor().holds(unit) && session.executor().buffers(unit).trained()) units_.push_back(unit);
   }
 
   // "" when this rank's copies agree with those of its peers.

@@ -168,6 +168,7 @@ std::vector<float> RankSession::gather_stage(int unit, State state) {
     const float* from = all.data() + own.size() * static_cast<size_t>(rank);
     for (size_t p = 0; p < held.parameters.size(); ++p) {
       const ParameterEntry& entry = held.parameters[p];
+      if (!entry.trained()) continue;
       for (const ElementRun& run : element_runs(entry, 0, entry.numel()))
         std::copy_n(from + entry.offset + run.local, run.count,
                     values.begin() + static_cast<std::ptrdiff_t>(whole.parameters[p].offset + run.whole));

@@ -49,7 +49,7 @@ class RankSession {
   Evaluation evaluate(const MicrobatchTokens& tokens);
 
   // A unit's state in full, as fp32, in the layout of the whole inventory's unit, [padded_numel]: gathered over the
-  // shard group and the tensor group. Collective: every rank calls it.
+  // shard group and the tensor group; of what is trained. Collective: every rank calls it.
   enum class State : uint8_t { kMaster, kGrads, kMoment1, kMoment2 };
   std::vector<float> gather(int unit, State state);
 

@@ -83,8 +83,9 @@ inline Buffer as_buffer(const at::Tensor& tensor, DType dtype) {
   return {tensor.data_ptr(), static_cast<int64_t>(tensor.nbytes()), dtype, {}};
 }
 
-// A gradient's destination: `accumulate` adds to what it holds.
+// A gradient's destination: `accumulate` adds to what it holds. Undefined: the gradient is not wanted.
 inline kernels::GradTarget grad_target(const at::Tensor& grad, bool accumulate) {
+  if (!grad.defined()) return {};
   return {grad.data_ptr(), element_type(grad),
           accumulate ? kernels::Accumulate::kAdd : kernels::Accumulate::kOverwrite};
 }

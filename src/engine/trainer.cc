@@ -27,6 +27,7 @@ struct Preparation {
   Inventory inventory;
   TrainingData data;
   std::optional<HubFolder> hub_weights;
+  std::optional<AdapterTensors> adapter;
   std::filesystem::path resume_from, weights_from;  // checkpoint folders; empty: none
   RunState resumed;                                 // of resume_from
   int64_t rss_idle = 0;
@@ -51,13 +52,16 @@ Status find_weights(const TrainRequest& request, Preparation& preparation) {
                     open_checkpoint(request, preparation.inventory, path, Restore::kEverything));
     preparation.resume_from = reader.folder();
     preparation.resumed = reader.run();
-    return Ok{};
+    if (!request.model.adapter) return Ok{};
+  } else if (request.model.adapter && !config.method.adapter.empty()) {
+    FIVEFOLD_ASSIGN(preparation.adapter, open_adapter(config.method.adapter, preparation.inventory));
   }
   if (config.model.weights == "random") return Ok{};
   const std::filesystem::path weights = config.model.weights;
   if (!list_checkpoints(weights).empty() || std::filesystem::exists(weights / "manifest.json")) {
     FIVEFOLD_ASSIGN(const CheckpointReader reader,
-                    open_checkpoint(request, preparation.inventory, weights, Restore::kWeights));
+                    open_checkpoint(request, preparation.inventory, weights,
+                                    request.model.adapter ? Restore::kBase : Restore::kWeights));
     preparation.weights_from = reader.folder();
     return Ok{};
   }
@@ -119,23 +123,45 @@ class RankTrainer {
  private:
   bool root() { return session_.communicator().rank() == 0; }
 
+  // The model's own weights, then adapters, then what a checkpoint of this run says of what is trained.
   void load_weights() {
-    if (!preparation_.resume_from.empty()) {
+    const bool adapts = request_.model.adapter.has_value(), resumes = !preparation_.resume_from.empty();
+    if (adapts || !resumes) load_base();
+    if (adapts) load_adapter();
+    if (resumes) {
       CheckpointReader reader = open(preparation_.resume_from);
       restore_checkpoint(session_, reader, Restore::kEverything);
       state_ = preparation_.resumed;
       updates_ = std::stoll(state_.generator_state);
-    } else if (!preparation_.weights_from.empty()) {
-      CheckpointReader reader = open(preparation_.weights_from);
-      restore_checkpoint(session_, reader, Restore::kWeights);
-    } else if (preparation_.hub_weights) {
-      const Status loaded = load_hub_weights(*preparation_.hub_weights, preparation_.inventory, session_.executor());
-      if (!loaded.ok()) throw std::runtime_error(loaded.error().message());
-    } else {
-      session_.executor().initialize_weights(static_cast<uint64_t>(config_.run.seed));
     }
     state_.seed = static_cast<uint64_t>(config_.run.seed);
     if (root()) result_.first_step = state_.step;
+  }
+
+  void load_base() {
+    if (!preparation_.weights_from.empty()) {
+      CheckpointReader reader = open(preparation_.weights_from);
+      if (request_.model.adapter)
+        restore_base(session_, reader);
+      else
+        restore_checkpoint(session_, reader, Restore::kWeights);
+    } else if (preparation_.hub_weights) {
+      require(load_hub_weights(*preparation_.hub_weights, preparation_.inventory, session_.executor()));
+    } else {
+      session_.executor().initialize_weights(static_cast<uint64_t>(config_.run.seed));
+    }
+  }
+
+  void load_adapter() {
+    if (preparation_.adapter)
+      require(load_adapter_weights(*preparation_.adapter, preparation_.inventory, session_.executor()));
+    else
+      session_.executor().initialize_weights(static_cast<uint64_t>(config_.run.seed),
+                                             TrainingExecutor::Draw::kAdapters);
+  }
+
+  static void require(const Status& status) {
+    if (!status.ok()) throw std::runtime_error(status.error().message());
   }
 
   static CheckpointReader open(const std::filesystem::path& folder) {
@@ -259,8 +285,10 @@ class RankTrainer {
 
 }  // namespace
 
-Result<TrainResult> run_training(const TrainRequest& request) {
+Result<TrainResult> run_training(const TrainRequest& asked) {
   install_counting_allocator();
+  TrainRequest request = asked;
+  request.model = with_method(std::move(request.model), request.config.config.method);
   FIVEFOLD_ASSIGN(const Preparation preparation, prepare(request));
   TrainResult result;
   LocalOptions options;

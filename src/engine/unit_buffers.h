@@ -1,11 +1,15 @@
 // UnitBuffers: the flat buffers of one unit on one rank, and views of each parameter in them. ZeRO levels and HSDP only
-// change which of the buffers are full and which are shards (spec/sharding.h). One thread per object.
+// change which of the buffers are full and which are shards (spec/sharding.h). Weights are in up to three buffers: the
+// trained ones, the frozen ones, and the frozen ones in 4 bits; only the first have gradients and states.
+// One thread per object.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "engine/tensors.h"
 #include "spec/inventory.h"
+#include "spec/quantized_layout.h"
 #include "spec/sharding.h"
 
 namespace fivefold {
@@ -22,18 +26,28 @@ class UnitBuffers {
   void free_unsharded();
   void allocate_transient_grads();
   void free_transient_grads();
-  // View of parameter `index` in the full weights. REQUIRES: gathered, at ZeRO-3.
+  // View of parameter `index` in the full weights. REQUIRES: gathered, at ZeRO-3; not in 4 bits.
   const at::Tensor& weight(int index) const;
+  // A parameter in 4 bits, as numbers. REQUIRES: gathered, at ZeRO-3; `out` has its shape.
+  void dequantize(int index, at::Tensor& out, int threads) const;
+  // Keeps what this rank holds of a parameter in 4 bits, given the whole parameter.
+  void quantize(int index, std::span<const float> whole);
   // View of parameter `index` in the buffer that weight gradients are written to.
   const at::Tensor& weight_grad(int index) const;
 
   // ---- flat buffers ----
   const at::Tensor& params() const { return params_; }
-  const at::Tensor& unsharded() const { return unsharded_; }
+  const at::Tensor& frozen() const { return frozen_; }
+  // By kind of weight: this rank's shard, and where a gather puts the whole (ZeRO-3).
+  struct Gathered {
+    at::Tensor shard, full;
+  };
+  std::vector<Gathered> gathered() const;
   const at::Tensor& transient_grads() const { return transient_; }
   const at::Tensor& grads() const { return grads_; }
 
   // ---- this rank's shard, [shard_numel] ----
+  bool trained() const { return unit_->trained(); }
   at::Tensor params_shard() const;  // in the working dtype
   at::Tensor master_shard() const;  // fp32: the master weights, or the weights themselves in an fp32 run
   at::Tensor grads_shard() const;
@@ -42,14 +56,17 @@ class UnitBuffers {
   ShardRange range(int parameter) const;
 
  private:
-  std::vector<at::Tensor> views(const at::Tensor& full) const;
+  // Views of the parameters of one kind, into `views`.
+  void add_views(Storage storage, const at::Tensor& full, std::vector<at::Tensor>& views) const;
   at::Tensor shard_of(const at::Tensor& full) const;
 
   const Unit* unit_;
   ShardingPolicy policy_;
   int shard_;
-  at::Tensor params_, master_, grads_, moment1_, moment2_, unsharded_, transient_;
+  at::Tensor params_, frozen_, four_bit_, master_, grads_, moment1_, moment2_, transient_;
+  at::Tensor unsharded_, unsharded_frozen_, unsharded_four_bit_;
   std::vector<at::Tensor> weight_views_, grad_views_;
+  std::vector<FourBitLayout> layouts_;  // by parameter; of those in 4 bits
 };
 
 }  // namespace fivefold

@@ -15,27 +15,41 @@ std::string shape_text(const std::vector<int64_t>& shape) {
   return "[" + join(dims, ", ") + "]";
 }
 
+// `tensor` when it has the part's shape and a floating-point type.
+Result<HubTensor> checked(const HubTensor& tensor, const ParameterEntry& entry, const HubPart& part,
+                          const std::string& where) {
+  const std::vector<int64_t> expected = hub_shape(entry, part);
+  if (tensor.info.shape != expected)
+    return Error{where, "has shape " + shape_text(tensor.info.shape) + ", the model needs " + shape_text(expected),
+                 entry.adapter ? "use the rank that the adapter was made with"
+                               : "use the config.json that belongs to these weights"};
+  switch (tensor.info.dtype) {
+    case DType::kFloat32:
+    case DType::kFloat16:
+    case DType::kBFloat16:
+    case DType::kFloat64:
+      return tensor;
+    default:
+      return Error{where, "is " + std::string(to_string(tensor.info.dtype)) + ", not a floating-point tensor",
+                   "convert the weights to bf16 or fp32"};
+  }
+}
+
 Result<HubTensor> find_tensor(const HubFolder& folder, const ParameterEntry& entry, const HubPart& part) {
   for (const std::string& name : hub_name_variants(part.name)) {
     if (!folder.contains(name)) continue;
-    FIVEFOLD_ASSIGN(HubTensor tensor, folder.tensor(name));
-    const std::string where = folder.path().string() + " (" + name + ")";
-    const std::vector<int64_t> expected = hub_shape(entry, part);
-    if (tensor.info.shape != expected)
-      return Error{where, "has shape " + shape_text(tensor.info.shape) + ", the model needs " + shape_text(expected),
-                   "use the config.json that belongs to these weights"};
-    switch (tensor.info.dtype) {
-      case DType::kFloat32:
-      case DType::kFloat16:
-      case DType::kBFloat16:
-      case DType::kFloat64:
-        return tensor;
-      default:
-        return Error{where, "is " + std::string(to_string(tensor.info.dtype)) + ", not a floating-point tensor",
-                     "convert the weights to bf16 or fp32"};
-    }
+    FIVEFOLD_ASSIGN(const HubTensor tensor, folder.tensor(name));
+    return checked(tensor, entry, part, folder.path().string() + " (" + name + ")");
   }
   return folder.tensor(part.name).error();
+}
+
+Result<HubTensor> find_tensor(const AdapterTensors& tensors, const ParameterEntry& entry, const HubPart& part) {
+  const TensorInfo* info = tensors.find(part.name);
+  if (info == nullptr)
+    return Error{tensors.path().string(), "has no tensor " + part.name,
+                 "set method.targets to the linears that the adapter has"};
+  return checked({*info, tensors.bytes(*info)}, entry, part, tensors.path().string() + " (" + part.name + ")");
 }
 
 // Reads the part's elements as fp32 into its rows of the packed matrix.
@@ -48,30 +62,56 @@ void copy_part(const HubTensor& tensor, const ParameterEntry& entry, const HubPa
   place_hub_values(entry, part, {elements<float>(values), static_cast<size_t>(values.numel())}, packed);
 }
 
-}  // namespace
-
-Status check_hub_weights(const HubFolder& folder, const Inventory& inventory) {
-  for (const Unit& unit : inventory.units)
-    for (const ParameterEntry& entry : unit.parameters)
-      for (const HubPart& part : entry.parts) FIVEFOLD_TRY(find_tensor(folder, entry, part));
-  return Ok{};
-}
-
-Status load_hub_weights(const HubFolder& folder, const Inventory& inventory, TrainingExecutor& executor) {
+// Fills the parameters that `wanted` names from a source of tensors.
+template <class Source, class Wanted>
+Status load_parameters(const Source& source, const Inventory& inventory, TrainingExecutor& executor, Wanted wanted) {
   std::vector<float> packed;
   for (int unit = 0; unit < inventory.num_units(); ++unit) {
     if (!executor.holds(unit)) continue;
     const std::vector<ParameterEntry>& parameters = inventory.units[static_cast<size_t>(unit)].parameters;
     for (size_t p = 0; p < parameters.size(); ++p) {
+      if (!wanted(parameters[p])) continue;
       packed.resize(static_cast<size_t>(parameters[p].whole_numel()));
       for (const HubPart& part : parameters[p].parts) {
-        FIVEFOLD_ASSIGN(const HubTensor tensor, find_tensor(folder, parameters[p], part));
+        FIVEFOLD_ASSIGN(const HubTensor tensor, find_tensor(source, parameters[p], part));
         copy_part(tensor, parameters[p], part, packed);
       }
       executor.set_parameter(unit, static_cast<int>(p), packed);
     }
   }
   return Ok{};
+}
+
+template <class Source, class Wanted>
+Status check_parameters(const Source& source, const Inventory& inventory, Wanted wanted) {
+  for (const Unit& unit : inventory.units)
+    for (const ParameterEntry& entry : unit.parameters)
+      for (const HubPart& part : entry.parts)
+        if (wanted(entry)) FIVEFOLD_TRY(find_tensor(source, entry, part));
+  return Ok{};
+}
+
+bool of_model(const ParameterEntry& entry) { return !entry.adapter; }
+bool of_adapter(const ParameterEntry& entry) { return entry.adapter; }
+
+}  // namespace
+
+Status check_hub_weights(const HubFolder& folder, const Inventory& inventory) {
+  return check_parameters(folder, inventory, of_model);
+}
+
+Status load_hub_weights(const HubFolder& folder, const Inventory& inventory, TrainingExecutor& executor) {
+  return load_parameters(folder, inventory, executor, of_model);
+}
+
+Result<AdapterTensors> open_adapter(const std::filesystem::path& folder, const Inventory& inventory) {
+  FIVEFOLD_ASSIGN(AdapterTensors tensors, AdapterTensors::open(folder / "adapter_model.safetensors"));
+  FIVEFOLD_TRY(check_parameters(tensors, inventory, of_adapter));
+  return tensors;
+}
+
+Status load_adapter_weights(const AdapterTensors& tensors, const Inventory& inventory, TrainingExecutor& executor) {
+  return load_parameters(tensors, inventory, executor, of_adapter);
 }
 
 std::vector<NamedTensor> to_hub_tensors(const ParameterEntry& entry, std::span<const float> values) {

@@ -11,7 +11,13 @@
 
 namespace fivefold {
 
-// Fills the executor's parameters from a Hub folder; every rank calls it and keeps its part.
+// Tensors of a PEFT adapter, by its names.
+using AdapterTensors = SafetensorsFile;
+// Errors: unreadable; a tensor of the model's adapter that is missing, of another shape, or not floating point.
+Result<AdapterTensors> open_adapter(const std::filesystem::path& folder, const Inventory& inventory);
+Status load_adapter_weights(const AdapterTensors& tensors, const Inventory& inventory, TrainingExecutor& executor);
+
+// Fills the executor's parameters from a Hub folder, adapters left out; every rank calls it and keeps its part.
 // Errors name the file and tensor: missing, other shape, a dtype that is not a floating point one.
 Status load_hub_weights(const HubFolder& folder, const Inventory& inventory, TrainingExecutor& executor);
 

@@ -45,7 +45,9 @@ int64_t one_layer_bytes(const ModelSpec& model, const Inventory& inventory, cons
     const bool repeats =
         unit > 1 && model.layers[static_cast<size_t>(unit) - 1] == model.layers[static_cast<size_t>(unit) - 2];
     if (repeats) continue;
-    int64_t bytes = 2 * part.inventory().units[static_cast<size_t>(unit)].aligned_numel * dtype_bytes(config.compute);
+    // Weights and their gradients.
+    const Unit& own = part.inventory().units[static_cast<size_t>(unit)];
+    int64_t bytes = (2 * own.aligned_numel + own.frozen_numel) * dtype_bytes(config.compute) + own.four_bit_bytes;
     for (const SavedTensor& tensor : saved_tensors(
              unit_operations(part.model(), part.inventory(), unit, part.split(), part.context()), "", config.compute))
       bytes += saved_bytes(tensor, shape);

@@ -72,12 +72,39 @@ class MemoryLines {
         sum.elements += buffer.elements;
         sum.dtype = buffer.dtype;
       }
+    if (model_.adapter) {
+      sums.erase(Account::kParams);
+      add_adapted_params();
+    }
     for (const auto& [account, sum] : sums) {
       const bool sharded = sum.elements < elements;
       add(std::string(to_string(account)), account, sum.bytes,
           fmt::format("{} elements (padded){} x {} B", format_count(elements),
                       sharded ? fmt::format(" / {} shards", policy_.shards) : "", dtype_bytes(sum.dtype)));
     }
+  }
+
+  // Adapters, what is frozen in the compute type, and what is frozen in 4 bits.
+  void add_adapted_params() {
+    int64_t trained = 0, frozen = 0, four_bit = 0, four_bit_numel = 0;
+    for (const Unit& unit : inventory_.units) {
+      trained += unit.padded_numel(policy_.shards);
+      frozen += unit.padded_frozen_numel(policy_.shards);
+      four_bit += unit.padded_four_bit_bytes(policy_.shards);
+      for (const ParameterEntry& entry : unit.parameters)
+        if (entry.storage == Storage::kFourBit) four_bit_numel += entry.numel();
+    }
+    const int64_t element = dtype_bytes(policy_.compute), shards = policy_.shards_params() ? policy_.shards : 1;
+    const std::string cut = shards > 1 ? fmt::format(" / {} shards", shards) : "";
+    add("params: adapters", Account::kParams, trained / shards * element,
+        fmt::format("{} elements (padded){} x {} B", format_count(trained), cut, element));
+    add("params: frozen", Account::kParams, frozen / shards * element,
+        fmt::format("{} elements (padded){} x {} B", format_count(frozen), cut, element));
+    if (four_bit_numel == 0) return;
+    add("params: frozen, 4 bits", Account::kParams, four_bit / shards,
+        fmt::format("{} weights{} x {:.4f} B: codes, scales{}, padding", format_count(four_bit_numel), cut,
+                    static_cast<double>(four_bit) / static_cast<double>(four_bit_numel),
+                    policy_.double_quantization ? " in 8 bits" : ""));
   }
 
   void add_data() {
@@ -113,12 +140,16 @@ class MemoryLines {
     const int64_t element = dtype_bytes(shape_.compute), chunk = std::min(shape_.loss_chunk, shape_.tokens);
     add("logits of a chunk", Account::kLogits, chunk * (model_.vocab * element + 4),
         fmt::format("{} tokens x (V {} x {} B + 4 B)", chunk, model_.vocab, element));
-    int64_t largest = 0;
-    for (const Unit& unit : inventory_.units) largest = std::max(largest, unit.padded_numel(policy_.shards));
+    int64_t largest = 0, gathered = 0;
+    for (const Unit& unit : inventory_.units) {
+      largest = std::max(largest, unit.padded_numel(policy_.shards));
+      gathered = std::max(gathered, gathered_bytes(unit, policy_));
+    }
     if (policy_.shards_params())
-      add("largest gathered unit", Account::kUnshardedParams, largest * element,
-          fmt::format("{} elements x {} B; the peak holds the units in use and the one ahead", format_count(largest),
-                      element));
+      add("largest gathered unit", Account::kUnshardedParams, gathered,
+          model_.adapter ? std::string("adapters and frozen weights; the peak holds the units in use and the one ahead")
+                         : fmt::format("{} elements x {} B; the peak holds the units in use and the one ahead",
+                                       format_count(largest), element));
     if (policy_.transient_grads())
       add("largest unit gradient", Account::kUnshardedGrads, largest * element,
           fmt::format("{} elements x {} B, until it is reduced or added", format_count(largest), element));

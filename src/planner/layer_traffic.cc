@@ -45,12 +45,12 @@ class CallList {
   }
   void backward(const Operation& op) {
     if (op.cut == LinearCut::kColumn) {
-      if (sequence_parallel()) hidden_stream(CollectiveKind::kAllGather, Purpose::kActivations, op);
+      if (sequence_parallel() && op.needs_input()) hidden_stream(CollectiveKind::kAllGather, Purpose::kActivations, op);
       hidden_stream(sequence_parallel() ? CollectiveKind::kReduceScatter : CollectiveKind::kAllReduce,
                     Purpose::kActivationGradients, op);
     }
     if (op.kind == OperationKind::kAttention) attention(op, true);
-    const bool row = op.cut == LinearCut::kRow || op.kind == OperationKind::kEmbedding;
+    const bool row = op.cut == LinearCut::kRow || (op.kind == OperationKind::kEmbedding && op.trains);
     if (row && sequence_parallel()) stream(CollectiveKind::kAllGather, Purpose::kActivationGradients, op.output);
   }
   void attention(const Operation& op, bool backward) {
@@ -103,7 +103,7 @@ class CallList {
       backward(op);
   }
   void backward_weight(const Operation& op) {
-    if (op.cut == LinearCut::kColumn && sequence_parallel())
+    if (op.cut == LinearCut::kColumn && sequence_parallel() && op.needs_input())
       stream(CollectiveKind::kAllGather, Purpose::kActivations, op.input);
   }
   void loss(bool with_backward) {

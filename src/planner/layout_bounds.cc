@@ -243,8 +243,8 @@ LayoutBounds::ChunkBytes LayoutBounds::chunk_bytes(const ResolvedConfig& config,
   int64_t segment = 0, inputs = 0, most = 0;  // of the segment, and of those up to it
   for (int unit = first; unit < last; ++unit) {
     const auto index = static_cast<size_t>(unit);
-    const bool smaller = bytes.layer < 0 || memo_.inventory().units[index].aligned_numel <
-                                                memo_.inventory().units[static_cast<size_t>(bytes.layer)].aligned_numel;
+    const bool smaller = bytes.layer < 0 || memo_.inventory().units[index].numel <
+                                                memo_.inventory().units[static_cast<size_t>(bytes.layer)].numel;
     if (smaller) bytes.layer = unit;
     if (every > 0 && (unit - first) % every == 0) {
       segment = 0;
@@ -307,19 +307,22 @@ int64_t LayoutBounds::bytes(const ResolvedConfig& config, const std::vector<Rank
   const ShardingPolicy policy = sharding_policy(config);
   const RankPart* part = memo_.part(config);
   const Inventory& inventory = part != nullptr ? part->inventory : memo_.inventory();
-  const int units = (policy.shards_params() ? 1 : 0) +
-                    (policy.transient_grads() && !splits_backward(config.config.parallel.schedule) ? 1 : 0);
   const auto full = [&](int unit) {
     return inventory.units[static_cast<size_t>(unit)].padded_numel(policy.shards) * dtype_bytes(policy.compute);
   };
-  const bool gathers = policy.shards_params(), transient = policy.transient_grads();
+  const bool transient = policy.transient_grads(), in_two_parts = splits_backward(config.config.parallel.schedule);
+  const auto gathered = [&](int unit) {
+    return policy.shards_params() ? gathered_bytes(inventory.units[static_cast<size_t>(unit)], policy) : int64_t{0};
+  };
+  const auto in_use = [&](int unit, bool gradient) { return gathered(unit) + (gradient ? full(unit) : 0); };
   int64_t most = 0;
   for (const RankHeld& rank : held) {
     int64_t bytes = rank.activations + rank.working;
-    if (rank.layer >= 0 && layers_alike_) bytes += units * full(rank.layer);
-    if (rank.at_loss > 0)
-      bytes = std::max(bytes, rank.at_loss + ((gathers ? 1 : 0) + (transient ? 1 : 0)) * full(inventory.head()));
-    if (rank.at_ends > 0 && (gathers || transient)) bytes = std::max(bytes, rank.at_ends + full(inventory.embedding()));
+    if (rank.layer >= 0 && layers_alike_) bytes += in_use(rank.layer, transient && !in_two_parts);
+    if (rank.at_loss > 0) bytes = std::max(bytes, rank.at_loss + in_use(inventory.head(), transient));
+    if (rank.at_ends > 0)
+      bytes = std::max(bytes, rank.at_ends + std::max(gathered(inventory.embedding()),
+                                                      transient ? full(inventory.embedding()) : int64_t{0}));
     most = std::max(most, peaks_.persistent(config, rank.stages) + bytes);
   }
   return most;

@@ -83,7 +83,8 @@ class StepReplay {
     const MemoryReplay::Key unsharded{unit, kNobody, kUnshardedId}, transient{unit, kNobody, kTransientGradsId};
     switch (instruction.op) {
       case Opcode::kUnshard:
-        return memory_.allocate(unsharded, Account::kUnshardedParams, full_bytes(unit));
+        return memory_.allocate(unsharded, Account::kUnshardedParams,
+                                gathered_bytes(inventory_.units[static_cast<size_t>(unit)], policy_));
       case Opcode::kReshard:
         return memory_.release(unsharded);
       case Opcode::kForward:

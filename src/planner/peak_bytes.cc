@@ -123,16 +123,23 @@ int64_t PeakBytes::operator()(const ResolvedConfig& config, int rank, const Prog
   const auto full = [&](int unit) {
     return part.inventory().units[static_cast<size_t>(unit)].padded_numel(policy.shards) * dtype_bytes(policy.compute);
   };
+  const auto gathered = [&](int unit) {
+    return gathered_bytes(part.inventory().units[static_cast<size_t>(unit)], policy);
+  };
   Walk walk;
   walk.add(persistent(config, part.stages()));
   for (const Instruction& instruction : program.instructions) {
     const auto unit = static_cast<size_t>(std::max(instruction.unit, 0));
     switch (instruction.op) {
       case Opcode::kUnshard:
+        walk.add(gathered(instruction.unit));
+        break;
       case Opcode::kAllocateGrads:
         walk.add(full(instruction.unit));
         break;
       case Opcode::kReshard:
+        walk.add(-gathered(instruction.unit));
+        break;
       case Opcode::kAccumulateGrads:
         walk.add(-full(instruction.unit));
         break;

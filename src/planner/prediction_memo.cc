@@ -55,8 +55,7 @@ double UnitClock::weight_seconds(const Unit& unit, const UnitOperations& operati
   double seconds = 0;
   for (size_t i = 0; i < operations.operations.size(); ++i) {
     if (operations.operations[i].kind != OperationKind::kLinear) continue;
-    OperationWork work = operation_work(part_.model(), unit, operations, static_cast<int>(i), Pass::kBackward, shape_);
-    work.gemms.erase(work.gemms.begin());
+    const OperationWork work = weight_gradient_work(unit, operations.operations[i], shape_);
     seconds += rates_.operation_seconds(OperationKind::kLinear, Pass::kBackward, work);
   }
   return seconds;
@@ -132,6 +131,8 @@ StateSeconds UnitClock::states(int index) const {
   const Unit& unit = part_.inventory().units[static_cast<size_t>(index)];
   StateSeconds s;
   s.elements = unit.padded_numel(policy_.shards);
+  s.gathered_bytes =
+      policy_.shards_params() ? gathered_bytes(unit, policy_) : s.elements * dtype_bytes(policy_.compute);
   const auto full = static_cast<double>(s.elements);
   const double shard = full / policy_.shards;
   const auto grads = static_cast<double>(dtype_bytes(policy_.grads));
@@ -216,20 +217,25 @@ const StateSums& PredictionMemo::state_sums(const ResolvedConfig& config) {
     sum->push_back(0);
   const BufferCalls calls{links(config), sharding_policy(config)};
   const std::vector<StateSeconds>& all = states(config);
-  int64_t elements = 0;
-  for (const StateSeconds& state : all) elements += state.elements;
+  int64_t elements = 0, gathered = 0;
+  for (const StateSeconds& state : all) {
+    elements += state.elements;
+    gathered += state.gathered_bytes;
+  }
   // With buckets several units are one call: of each its share of one call for all units, which is less.
   const bool joins = config.config.parallel.bucket_layers > 1;
-  const auto add = [&](std::vector<double>& sum, LinkSeconds (BufferCalls::*call)(double) const, int64_t unit) {
-    const auto whole = static_cast<double>(elements), part = static_cast<double>(unit);
+  const auto add = [&](std::vector<double>& sum, LinkSeconds (BufferCalls::*call)(double) const, int64_t all_units,
+                       int64_t unit) {
+    const auto whole = static_cast<double>(all_units), part = static_cast<double>(unit);
+    if (unit == 0) return sum.push_back(sum.back());
     sum.push_back(sum.back() + (joins ? (calls.*call)(whole).seconds * part / whole : (calls.*call)(part).seconds));
   };
   for (const StateSeconds& state : all) {
     sums.ends.push_back(sums.ends.back() + state.sum_of_squares + state.optimizer);
     sums.accumulate.push_back(sums.accumulate.back() + state.accumulate);
-    add(sums.gather, &BufferCalls::gather, state.elements);
-    add(sums.reduce_scatter, &BufferCalls::reduce_scatter, state.elements);
-    add(sums.all_reduce, &BufferCalls::all_reduce, state.elements);
+    add(sums.gather, &BufferCalls::gather, gathered, state.gathered_bytes);
+    add(sums.reduce_scatter, &BufferCalls::reduce_scatter, elements, state.elements);
+    add(sums.all_reduce, &BufferCalls::all_reduce, elements, state.elements);
   }
   return sums;
 }

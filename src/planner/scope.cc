@@ -33,7 +33,6 @@ std::vector<Error> planner_scope(const ModelSpec& model, const RunConfig& config
     refuse("parallel.tp", fmt::format("tp = {} of layers other than attention and a dense MLP", parallel.tp), "tp = 1");
   if (parallel.cp > 1 && !std::all_of(model.layers.begin(), model.layers.end(), splits))
     refuse("parallel.cp", fmt::format("cp = {} of layers other than attention and a dense MLP", parallel.cp), "cp = 1");
-  if (config.method.kind != MethodKind::kFull) refuse("method.kind", to_string(config.method.kind), "kind = full");
   const PrecisionConfig& precision = config.precision;
   if (precision.compute != ComputeKind::kFp32 && precision.compute != ComputeKind::kBf16)
     refuse("precision.compute", to_string(precision.compute), "compute = bf16 or fp32");

@@ -99,7 +99,10 @@ class StepClock {
   }
   void gather(const Instruction& instruction, const Observer& observer) {
     if (collects(instruction)) return;
-    const double begin = start(times_->buffer_calls.gather(collected()), GroupKind::kShard, Purpose::kParameters);
+    int64_t bytes = 0;
+    for (const int unit : bucket_) bytes += (*times_)[unit].gathered_bytes;
+    const double begin =
+        start(times_->buffer_calls.gather(static_cast<double>(bytes)), GroupKind::kShard, Purpose::kParameters);
     arrive(gathers_, instruction, begin, observer);
   }
   // Over the shard group; when nothing follows this step, over the replicas too.

@@ -4,10 +4,9 @@
 
 namespace fivefold {
 
-LinkSeconds BufferCalls::gather(double elements) const {
+LinkSeconds BufferCalls::gather(double bytes) const {
   if (!links) return {};
-  return (*links)(CollectiveKind::kAllGather, GroupKind::kShard,
-                  elements * static_cast<double>(dtype_bytes(sharding.compute)));
+  return (*links)(CollectiveKind::kAllGather, GroupKind::kShard, bytes);
 }
 
 LinkSeconds BufferCalls::reduce_scatter(double elements) const {

@@ -39,7 +39,8 @@ struct PassSeconds {
 // What the unit's states take, by how they are sharded.
 struct StateSeconds {
   double optimizer = 0, accumulate = 0, sum_of_squares = 0;
-  int64_t elements = 0;  // of its flat buffer: what a gather or a reduction moves
+  int64_t elements = 0;        // of its flat buffer of trained parameters: what a reduction moves
+  int64_t gathered_bytes = 0;  // what a gather moves: of frozen weights only at ZeRO-3
 };
 
 struct UnitSeconds : PassSeconds, StateSeconds {};
@@ -49,7 +50,7 @@ struct BufferCalls {
   std::optional<LinkTimes> links;  // nothing: no call takes any time
   ShardingPolicy sharding;
 
-  LinkSeconds gather(double elements) const;          // of weights, over the shards
+  LinkSeconds gather(double bytes) const;             // of weights, over the shards
   LinkSeconds reduce_scatter(double elements) const;  // of gradients, over the shards
   LinkSeconds all_reduce(double elements) const;      // of the shards of gradients, over the replicas
 };

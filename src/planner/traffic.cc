@@ -63,6 +63,12 @@ std::vector<TrafficLine> predict_traffic(const ModelSpec& model, const Inventory
         sum.add(CollectiveKind::kAllReduce, GroupKind::kWorld, Purpose::kTokenCount, all_reduce_bytes(world, 2, 8));
         break;
       case Opcode::kUnshard:
+        sum.add(CollectiveKind::kAllGather, GroupKind::kShard, Purpose::kParameters,
+                shard_bytes(
+                    shards,
+                    gathered_bytes(part.inventory().units[static_cast<size_t>(instruction.unit)], policy) / shards, 1),
+                instruction.joined);
+        break;
       case Opcode::kGatherParameters:
         sum.add(CollectiveKind::kAllGather, GroupKind::kShard, Purpose::kParameters,
                 shard_bytes(shards, shard, compute), instruction.joined);

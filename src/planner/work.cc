@@ -65,13 +65,36 @@ class WorkCounter {
     const ParameterEntry& weight = unit_.parameters[static_cast<size_t>(op.weight)];
     const int64_t t = shape_.tokens, out = weight.rows(), in = weight.cols();
     OperationWork work;
-    if (backward)
-      work.gemms = {{t, in, out}, {out, in, t}};
-    else
+    if (backward) {
+      work.gemms = {{t, in, out}};
+      if (op.trains) work.gemms.push_back({out, in, t});
+    } else {
       work.gemms = {{t, out, in}};
+    }
     if (op.residual >= 0 && !backward) work.bytes = 2 * slot_bytes(op.output);
     if (op.bias >= 0) work.bytes += slot_bytes(op.output);
+    // Codes read, the weight written, then read by the product.
+    if (op.four_bit) work.bytes += static_cast<double>(op.weight_numel) * (0.53 + static_cast<double>(element_));
+    if (op.adapter.exists()) low_rank(op, in, backward, work);
     return work;
+  }
+
+  // Forward u = x A^T and y += u B^T, which passes over y; backward also u's gradient, the input's, and those of A and
+  // B.
+  void low_rank(const Operation& op, int64_t in, bool backward, OperationWork& work) const {
+    const int64_t t = shape_.tokens, width = op.adapter.width();
+    const auto token = static_cast<double>(t * element_);
+    work.gemms.push_back({t, width, in});
+    int64_t out = 0;
+    for (const LowRankAdapter::Piece& piece : op.adapter.pieces) {
+      work.gemms.push_back({t, piece.rows, op.adapter.rank});
+      if (backward) work.gemms.push_back({piece.rows, op.adapter.rank, t});
+      out += piece.rows;
+    }
+    work.bytes += token * static_cast<double>(backward ? 2 * in : 2 * out);
+    if (!backward) return;
+    work.gemms.push_back({width, in, t});
+    work.gemms.push_back({t, in, width});
   }
 
   // Two products forward, five backward (scores are computed again), each a d wide over the pairs that the mask leaves.
@@ -95,7 +118,7 @@ class WorkCounter {
     work.bytes = slot_bytes(op.output);
     if (backward) {
       work.gemms.push_back({t, h, v});
-      work.gemms.push_back({v, h, t});
+      if (!model_.adapter) work.gemms.push_back({v, h, t});
       work.bytes *= 3;
     }
     return work;
@@ -142,6 +165,18 @@ double attention_width(const MixerSpec& mixer) {
 
 }  // namespace
 
+OperationWork weight_gradient_work(const Unit& unit, const Operation& op, const WorkShape& shape) {
+  OperationWork work;
+  const ParameterEntry& weight = unit.parameters[static_cast<size_t>(op.weight)];
+  const int64_t t = shape.tokens, in = weight.cols(), width = op.adapter.width();
+  if (op.trains) work.gemms.push_back({weight.rows(), in, t});
+  if (!op.adapter.exists()) return work;
+  work.gemms.push_back({t, width, in});
+  work.gemms.push_back({width, in, t});
+  for (const LowRankAdapter::Piece& piece : op.adapter.pieces) work.gemms.push_back({piece.rows, op.adapter.rank, t});
+  return work;
+}
+
 double OperationWork::total_flops() const {
   double sum = flops;
   for (const Gemm& gemm : gemms) sum += gemm.flops();
@@ -157,6 +192,12 @@ int64_t multiplied_parameters(const ModelSpec& model) {
   int64_t count = count_active_parameters(model) - count_embedding_parameters(model);
   if (model.tied_embeddings) count += model.vocab * model.hidden;
   return count;
+}
+
+double flops_per_token(const ModelSpec& model, const Inventory& inventory) {
+  const auto multiplied = static_cast<double>(multiplied_parameters(model));
+  if (!model.adapter) return 6.0 * multiplied;
+  return 4.0 * multiplied + 6.0 * static_cast<double>(inventory.num_trained());
 }
 
 double optimizer_bytes_per_element(const ShardingPolicy& policy, OptimizerStates states) {
@@ -186,7 +227,7 @@ StepFlops step_flops(const ModelSpec& model, const Inventory& inventory, const R
   const auto tokens = static_cast<double>(config.tokens_per_step);
   const auto sequence = static_cast<double>(config.config.batch.sequence);
   StepFlops flops;
-  flops.matrices = 6.0 * static_cast<double>(multiplied_parameters(model)) * tokens;
+  flops.matrices = flops_per_token(model, inventory) * tokens;
   for (const LayerSpec& layer : model.layers) {
     const MixerSpec& mixer = layer.mixer;
     const double visible = mixer.window > 0 ? std::min(sequence, static_cast<double>(mixer.window)) : sequence;

@@ -59,7 +59,7 @@ int num_recomputed_operations(const UnitOperations& operations, bool output_unus
 // Floating-point operations of a step over all ranks. Two conventions for attention: `causal` counts the pairs that the
 // mask leaves (6 L a d s per token), `full` all (12 L a d s).
 struct StepFlops {
-  double matrices = 0;  // 6 N per token, N = multiplied_parameters()
+  double matrices = 0;  // flops_per_token() of each
   double attention_causal = 0, attention_full = 0;
   double recomputed_matrices = 0, recomputed_attention_causal = 0, recomputed_attention_full = 0;
 
@@ -70,7 +70,14 @@ struct StepFlops {
 };
 StepFlops step_flops(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config);
 
+// Of a linear's backward, the products that make gradients of its weight or of its adapter.
+OperationWork weight_gradient_work(const Unit& unit, const Operation& op, const WorkShape& shape);
+
 // Elements that the matrix products of the model multiply a token by: N of the 6 N convention.
 int64_t multiplied_parameters(const ModelSpec& model);
+
+// Of the matrix products of the model: 6 N, N = multiplied_parameters(); under an adapter 4 N, as frozen weights have
+// no gradient, and 6 for each trained parameter.
+double flops_per_token(const ModelSpec& model, const Inventory& inventory);
 
 }  // namespace fivefold

@@ -35,6 +35,7 @@ Result<PlannedRun> load_planned_run(const LoadPlannedRun& options) {
       FIVEFOLD_ASSIGN(model, options.model(config.model));
     }
   }
+  model = with_method(std::move(model), config.method);
   FIVEFOLD_ASSIGN(const ResolvedConfig resolved, resolve(config, model));
   std::optional<HardwareSpec> hardware;
   if (options.hardware) {

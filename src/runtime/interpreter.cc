@@ -160,15 +160,14 @@ void Interpreter::sum_partial_grads(PartialOver over) {
 // Weights of a bucket's units, gathered in one call.
 void Interpreter::gather(const Instruction& instruction, bool complete, std::vector<Work>& works) {
   const int unit = instruction.unit;
-  Buffer full = executor_.params(unit), shard = full;
+  bucket_.units.push_back(unit);
   if (instruction.op == Opcode::kUnshard) {
     executor_.allocate_unsharded(unit);
-    full = executor_.unsharded_params(unit);
+    for (const InOut& buffers : executor_.unsharded_params(unit)) bucket_.buffers.push_back(buffers);
   } else {
-    shard = part(full, sharding_.shards, groups_.shard.rank());
+    const Buffer full = executor_.params(unit);
+    bucket_.buffers.push_back({part(full, sharding_.shards, groups_.shard.rank()), full});
   }
-  bucket_.units.push_back(unit);
-  bucket_.buffers.push_back({shard, full});
   if (!complete) return;
   const Work work = communicator_.all_gather(groups_.shard, bucket_.buffers, Purpose::kParameters, async_call());
   for (const int each : bucket_.units) at_unit(works, each) = work;

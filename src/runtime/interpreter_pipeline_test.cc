@@ -83,7 +83,7 @@ class BorderExecutor final : public StageExecutor {
   void free_unsharded(int) override { FAIL() << "nothing is sharded"; }
   void allocate_transient_grads(int) override {}
   void free_transient_grads(int) override {}
-  Buffer unsharded_params(int) override { return {}; }
+  std::vector<InOut> unsharded_params(int) override { return {}; }
   Buffer params(int) override { return {}; }
   Buffer transient_grads(int) override { return {}; }
   Buffer grads(int) override { return {}; }

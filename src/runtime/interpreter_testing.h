@@ -120,7 +120,9 @@ class IntegerExecutor final : public StageExecutor {
     poison(at(unit).transient);
     at(unit).transient.clear();
   }
-  Buffer unsharded_params(int unit) override { return buffer(at(unit).unsharded); }
+  std::vector<InOut> unsharded_params(int unit) override {
+    return {{buffer(at(unit).params), buffer(at(unit).unsharded)}};
+  }
   Buffer params(int unit) override { return buffer(at(unit).params); }
   Buffer transient_grads(int unit) override { return buffer(at(unit).transient); }
   Buffer grads(int unit) override { return buffer(at(unit).grads); }

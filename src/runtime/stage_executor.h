@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "comm/communicator.h"
 #include "schedule/program.h"
@@ -37,8 +38,9 @@ class StageExecutor {
   virtual void free_unsharded(int unit) = 0;
   virtual void allocate_transient_grads(int unit) = 0;  // padding between parameters is zero
   virtual void free_transient_grads(int unit) = 0;
-  virtual Buffer unsharded_params(int unit) = 0;  // ZeRO-3: the gathered unit
-  virtual Buffer params(int unit) = 0;            // persistent weights: full, or the shard at ZeRO-3
+  // ZeRO-3: what one gather of the unit fills, each part from this rank's shard of it: trained and frozen weights.
+  virtual std::vector<InOut> unsharded_params(int unit) = 0;
+  virtual Buffer params(int unit) = 0;  // persistent trained weights: full, or the shard at ZeRO-3
   virtual Buffer transient_grads(int unit) = 0;
   virtual Buffer grads(int unit) = 0;  // persistent gradient: full, or the shard at ZeRO-2/3
 

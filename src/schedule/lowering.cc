@@ -23,10 +23,9 @@ class Lowering {
     emit({.op = Opcode::kGradNorm});
     for (int unit = 0; unit < inventory_.num_units(); ++unit) {
       if (!plan_.holds(unit)) continue;
-      emit({.op = Opcode::kOptimizerStep, .unit = unit});
+      if (trained(unit)) emit({.op = Opcode::kOptimizerStep, .unit = unit});
       const StageUnits bucket = plan_.bucket_of(unit);
-      if (options_.sharding.gathers_after_step() && unit == bucket.last - 1)
-        emit_joined(Opcode::kGatherParameters, bucket);
+      if (options_.sharding.gathers_after_step() && unit == bucket.last - 1) emit_gathers_after_step(bucket);
     }
     return std::move(program_);
   }
@@ -40,6 +39,15 @@ class Lowering {
 
  private:
   void emit(const Instruction& instruction) { program_.instructions.push_back(instruction); }
+  bool trained(int unit) const { return inventory_.units[static_cast<size_t>(unit)].trained(); }
+  void emit_gathers_after_step(const StageUnits& bucket) {
+    bool joined = false;
+    for (int unit = bucket.first; unit < bucket.last; ++unit) {
+      if (!trained(unit)) continue;
+      emit({.op = Opcode::kGatherParameters, .unit = unit, .joined = joined});
+      joined = true;
+    }
+  }
   // One collective for all units of a bucket.
   void emit_joined(Opcode op, const StageUnits& bucket) {
     for (int unit = bucket.first; unit < bucket.last; ++unit)
@@ -99,7 +107,7 @@ class Lowering {
       for (const StageUnits& bucket : read[static_cast<size_t>(i)]) emit_each(Opcode::kWaitUnshard, bucket);
       if (options_.sharding.gathers_after_step()) {
         for (const int unit : step.reads) {
-          if (!touched[static_cast<size_t>(unit)]) emit({.op = Opcode::kWaitParameters, .unit = unit});
+          if (!touched[static_cast<size_t>(unit)] && trained(unit)) emit({.op = Opcode::kWaitParameters, .unit = unit});
           touched[static_cast<size_t>(unit)] = true;
         }
       }
@@ -157,9 +165,9 @@ class Lowering {
     const Opcode op = instruction.op;
     const bool writes_grads = op == Opcode::kBackward || op == Opcode::kBackwardWeight || op == Opcode::kLoss;
     if (writes_grads && options_.sharding.transient_grads()) {
-      if (op == Opcode::kLoss && inventory_.tied_embeddings)
+      if (op == Opcode::kLoss && inventory_.tied_embeddings && trained(inventory_.embedding()))
         emit({.op = Opcode::kAllocateGrads, .unit = inventory_.embedding(), .microbatch = instruction.microbatch});
-      if (op == Opcode::kLoss || !instruction.joins_loss)
+      if ((op == Opcode::kLoss || !instruction.joins_loss) && trained(instruction.unit))
         emit({.op = Opcode::kAllocateGrads, .unit = instruction.unit, .microbatch = instruction.microbatch});
     }
     emit(instruction);
@@ -184,7 +192,9 @@ class Lowering {
                              .microbatch = instruction.microbatch,
                              .accumulate = instruction.accumulate,
                              .last = instruction.last};
-    if (sharding.shards_grads()) {
+    if (!trained(instruction.unit)) {
+      // Nothing to reduce, but perhaps the last unit of a bucket whose others have.
+    } else if (sharding.shards_grads()) {
       bucket_reductions_.push_back(reduce);
     } else {
       if (sharding.transient_grads()) {

@@ -20,6 +20,7 @@ ShardingPolicy sharding_policy(const ResolvedConfig& config) {
   policy.reduces_once = parallel.reduce == ReduceWhen::kStep;
   policy.compute = config.compute;
   policy.grads = config.grads;
+  policy.double_quantization = config.config.method.double_quantization;
   return policy;
 }
 

@@ -189,8 +189,14 @@ void StepPlan::plan_backward(const StageUnits& chunk, int microbatch, bool input
 }
 
 void StepPlan::plan_weights(const StageUnits& chunk, int microbatch) {
-  for (int unit = chunk.last - 1; unit >= chunk.first; --unit)
-    if (is_layer(unit)) plan_gradient({.op = Opcode::kBackwardWeight, .unit = unit, .microbatch = microbatch}, {});
+  for (int unit = chunk.last - 1; unit >= chunk.first; --unit) {
+    if (!is_layer(unit)) continue;
+    // The gradients of an adapter's two matrices are made with the other one.
+    const std::vector<ParameterEntry>& parameters = inventory_.units[static_cast<size_t>(unit)].parameters;
+    const bool adapts = std::any_of(parameters.begin(), parameters.end(), [](const auto& p) { return p.adapter; });
+    plan_gradient({.op = Opcode::kBackwardWeight, .unit = unit, .microbatch = microbatch},
+                  adapts ? std::vector<int>{unit} : std::vector<int>{});
+  }
 }
 
 void StepPlan::plan_gradient(Instruction instruction, std::vector<int> reads) {

@@ -6,6 +6,7 @@
 
 #include "base/integer.h"
 #include "spec/names.h"
+#include "spec/quantized_layout.h"
 
 namespace fivefold {
 namespace {
@@ -59,16 +60,13 @@ class UnitBuilder {
   }
   void mark_expert() { unit_.parameters.back().expert = true; }
 
-  Unit finish() {
-    int64_t offset = 0;
+  Unit finish(const ModelSpec& model) {
+    if (model.adapter) attach_adapter(unit_, *model.adapter);
     for (ParameterEntry& entry : unit_.parameters) {
-      entry.offset = offset;
       entry.whole_shape = entry.shape;
       entry.slices = {{.row = 0, .rows = entry.rows(), .whole_row = 0, .cols = entry.cols()}};
-      unit_.numel += entry.numel();
-      offset = round_up(offset + entry.numel(), kParameterAlignment);
     }
-    unit_.aligned_numel = offset;
+    lay_out(unit_, model.adapter && model.adapter->double_quantization);
     return std::move(unit_);
   }
 
@@ -218,7 +216,7 @@ Unit build_layer(const ModelSpec& model, int64_t index, const HubNames& names) {
     unit.norm("norm", layer.norm, model.hidden);
     add_mixer(unit, layer, model.hidden);
     add_mlp(unit, layer.mlp, model.hidden);
-    return unit.finish();
+    return unit.finish(model);
   }
   if (has_mixer) {
     if (layer.pre_norm) unit.norm("attention_norm", layer.norm, model.hidden);
@@ -230,7 +228,7 @@ Unit build_layer(const ModelSpec& model, int64_t index, const HubNames& names) {
     add_mlp(unit, layer.mlp, model.hidden);
     if (layer.post_norm) unit.norm("mlp_post_norm", layer.norm, model.hidden);
   }
-  return unit.finish();
+  return unit.finish(model);
 }
 
 }  // namespace
@@ -249,6 +247,21 @@ int64_t ParameterEntry::numel() const { return product(shape); }
 int64_t ParameterEntry::whole_numel() const { return product(whole_shape); }
 
 int64_t Unit::padded_numel(int64_t shards) const { return round_up(aligned_numel, kParameterAlignment * shards); }
+int64_t Unit::padded_frozen_numel(int64_t shards) const { return round_up(frozen_numel, kParameterAlignment * shards); }
+int64_t Unit::padded_four_bit_bytes(int64_t shards) const {
+  return round_up(four_bit_bytes, kParameterAlignment * shards);
+}
+
+void lay_out(Unit& unit, bool double_quantization) {
+  unit.numel = unit.aligned_numel = unit.frozen_numel = unit.four_bit_bytes = 0;
+  for (ParameterEntry& entry : unit.parameters) {
+    const bool four_bit = entry.storage == Storage::kFourBit;
+    int64_t& end = four_bit ? unit.four_bit_bytes : entry.trained() ? unit.aligned_numel : unit.frozen_numel;
+    entry.offset = end;
+    unit.numel += entry.numel();
+    end = round_up(end + (four_bit ? four_bit_bytes(entry, double_quantization) : entry.numel()), kParameterAlignment);
+  }
+}
 
 int Unit::find(const std::string& suffix) const {
   for (size_t i = 0; i < parameters.size(); ++i)
@@ -262,6 +275,14 @@ int64_t Inventory::num_parameters() const {
   return n;
 }
 
+int64_t Inventory::num_trained() const {
+  int64_t n = 0;
+  for (const Unit& unit : units)
+    for (const ParameterEntry& entry : unit.parameters)
+      if (entry.trained()) n += entry.numel();
+  return n;
+}
+
 Unit build_unit(const ModelSpec& model, int unit) {
   const HubNames& names = hub_names(model.naming);
   const int num_layers = static_cast<int>(model.layers.size());
@@ -272,14 +293,14 @@ Unit build_unit(const ModelSpec& model, int unit) {
     if (model.learned_positions)
       embedding.matrix("positions.weight", {{"positions.weight", model.max_positions}}, model.hidden,
                        Split::kReplicated);
-    return embedding.finish();
+    return embedding.finish(model);
   }
   if (unit <= num_layers) return build_layer(model, unit - 1, names);
   UnitBuilder head(UnitKind::kHead, -1, "head", names, model.init_std);
   head.norm("norm", model.final_norm, model.hidden);
   if (!model.tied_embeddings)
     head.linear("output", {{"output", model.vocab}}, model.hidden, Split::kVocabulary, model.embedding_bias_head);
-  return head.finish();
+  return head.finish(model);
 }
 
 Inventory build_inventory(const ModelSpec& model) {
@@ -291,7 +312,9 @@ Inventory build_inventory(const ModelSpec& model) {
 }
 
 ShardRange shard_range(const Unit& unit, const ParameterEntry& parameter, int64_t shards, int64_t shard) {
-  const int64_t shard_numel = unit.shard_numel(shards);
+  FIVEFOLD_CHECK(parameter.storage != Storage::kFourBit, parameter.name);
+  const int64_t padded = parameter.trained() ? unit.padded_numel(shards) : unit.padded_frozen_numel(shards);
+  const int64_t shard_numel = padded / shards;
   const int64_t shard_begin = shard * shard_numel, shard_end = shard_begin + shard_numel;
   const int64_t begin = std::max(parameter.offset, shard_begin);
   const int64_t end = std::min(parameter.offset + parameter.numel(), shard_end);

@@ -2,6 +2,9 @@
 // allocates by it, checkpoints and gradients are keyed by it. Derivation and worked numbers: docs/memory.md.
 // Immutable after build_inventory, thread-safe.
 //
+// With adapters (spec/adapter.h) a unit has up to three buffers: of what is trained, of what is frozen, and of what is
+// frozen in 4 bits.
+//
 // A unit is the embedding, one layer, or the head (final norm and output matrix). Each parameter starts on a
 // 256-element boundary of its unit's buffer; the buffer is padded to 256 x D elements for D shards and cut evenly, so a
 // unit is one collective, a rank's shard of a parameter is a block-aligned range, and 256-element quantisation blocks
@@ -38,7 +41,15 @@ enum class ReplicatedGrad : uint8_t {
 // Which optimizer group: `[optimizer] decay = "matrices"` decays only kMatrix.
 enum class DecayClass : uint8_t { kMatrix, kVector };
 
-enum class Initializer : uint8_t { kNormal, kOnes, kZeros };
+enum class Initializer : uint8_t { kNormal, kUniform, kOnes, kZeros };
+
+// In which of its unit's buffers a parameter lies. Gradients, master weights and optimizer states exist of trained
+// ones.
+enum class Storage : uint8_t {
+  kTrained,
+  kFrozen,   // in the compute type
+  kFourBit,  // NF4 codes and scales (spec/quantized_layout.h)
+};
 
 // A tensor on disk that fills rows [row_begin, row_begin + rows) of a packed parameter.
 struct HubPart {
@@ -67,10 +78,14 @@ struct ParameterEntry {
   ReplicatedGrad replicated_grad = ReplicatedGrad::kWhole;
   DecayClass decay = DecayClass::kMatrix;
   Initializer initializer = Initializer::kNormal;
-  double init_std = 0.02;  // of kNormal
-  bool expert = false;     // lives on the expert grid
-  bool trainable = true;
-  int64_t offset = 0;  // elements from the start of the unit's buffer, a multiple of 256
+  double init_std = 0.02;          // of kNormal and kUniform
+  bool expert = false;             // lives on the expert grid
+  bool adapter = false;            // not of the model but of its adapter; parts have PEFT's names
+  std::vector<int> adapted_parts;  // of an adapter's B: which parts of the linear's weight it adapts
+  Storage storage = Storage::kTrained;
+  int64_t offset = 0;  // from the start of its buffer, a multiple of 256: elements, or of kFourBit bytes
+
+  bool trained() const { return storage == Storage::kTrained; }
 
   int64_t numel() const;
   int64_t rows() const { return shape[0]; }
@@ -86,12 +101,18 @@ struct Unit {
   int64_t layer = -1;  // of kLayer
   std::string name;    // "embedding", "layers.3", "head"
   std::vector<ParameterEntry> parameters;
-  int64_t numel = 0;          // sum over parameters, without padding
-  int64_t aligned_numel = 0;  // end of the last parameter, rounded up to 256
+  int64_t numel = 0;           // sum over parameters, without padding
+  int64_t aligned_numel = 0;   // of the trained ones: end of the last, rounded up to 256
+  int64_t frozen_numel = 0;    // of the frozen ones, likewise
+  int64_t four_bit_bytes = 0;  // of those in 4 bits, likewise
 
-  // Elements of the flat buffer when cut into `shards` equal parts.
+  bool trained() const { return aligned_numel > 0; }
+  // Elements of the flat buffer of trained parameters when cut into `shards` equal parts.
   int64_t padded_numel(int64_t shards) const;
   int64_t shard_numel(int64_t shards) const { return padded_numel(shards) / shards; }
+  // The same of the frozen ones, in elements, and of those in 4 bits, in bytes.
+  int64_t padded_frozen_numel(int64_t shards) const;
+  int64_t padded_four_bit_bytes(int64_t shards) const;
   // Index of a parameter by its last name part(s), for example "qkv.weight"; -1 when the unit has none.
   int find(const std::string& suffix) const;
 };
@@ -104,7 +125,11 @@ struct Inventory {
   int embedding() const { return 0; }
   int head() const { return num_units() - 1; }
   int64_t num_parameters() const;  // exact, padding excluded
+  int64_t num_trained() const;     // of these, those that are trained
 };
+
+// Gives every parameter its place in the unit's buffers, and these their sizes.
+void lay_out(Unit& unit, bool double_quantization);
 
 // Unit `unit` of the model's inventory: 0 the embedding, then the layers, then the head.
 Unit build_unit(const ModelSpec& model, int unit);
@@ -112,7 +137,7 @@ Unit build_unit(const ModelSpec& model, int unit);
 Inventory build_inventory(const ModelSpec& model);
 
 // The range of a parameter that shard `shard` of `shards` holds, in elements of the parameter (not of the buffer).
-// Empty (begin == end) when the shard holds nothing of it.
+// Empty (begin == end) when the shard holds nothing of it. REQUIRES: it is not in 4 bits.
 struct ShardRange {
   int64_t begin = 0, end = 0;
   int64_t shard_offset = 0;  // where `begin` lies in the shard's buffer

@@ -5,10 +5,12 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/result.h"
+#include "spec/adapter.h"
 #include "spec/enums.h"
 
 namespace fivefold {
@@ -128,6 +130,9 @@ struct ModelSpec {
   // How tensors are called on disk: "llama", "gpt2", ... one of the naming tables of spec/names.h.
   std::string naming = "llama";
   double init_std = 0.02;
+  // What is trained: nothing here: every parameter; else only the adapters of the linears (with_method()). Not part of
+  // a config.json.
+  std::optional<AdapterSpec> adapter{};
 
   bool operator==(const ModelSpec&) const = default;
 };

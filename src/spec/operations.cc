@@ -8,7 +8,8 @@ namespace {
 // Builds one unit's operation list. Slots are created in the order in which forward writes them.
 class OperationBuilder {
  public:
-  OperationBuilder(const Unit& unit, const TensorSplit& split) : unit_(unit), cuts_(split.size > 1) {
+  OperationBuilder(const ModelSpec& model, const Unit& unit, const TensorSplit& split)
+      : model_(model), unit_(unit), cuts_(split.size > 1) {
     ops_.kind = unit.kind;
   }
 
@@ -28,9 +29,15 @@ class OperationBuilder {
     op.bias = unit_.find(name + ".bias");
     op.input = input;
     op.output = output;
-    if (cuts_ && kind == OperationKind::kLinear) {
-      const Split split = unit_.parameters[static_cast<size_t>(op.weight)].split;
-      op.cut = split == Split::kRow ? LinearCut::kRow : LinearCut::kColumn;
+    if (op.weight >= 0) {
+      const ParameterEntry& weight = parameter(op.weight);
+      op.trains = weight.trained();
+      op.weight_numel = weight.numel();
+      op.four_bit = weight.storage == Storage::kFourBit;
+      if (kind == OperationKind::kLinear) {
+        op.adapter = adapter(name, weight);
+        if (cuts_) op.cut = weight.split == Split::kRow ? LinearCut::kRow : LinearCut::kColumn;
+      }
     }
     ops_.operations.push_back(std::move(op));
     return ops_.operations.back();
@@ -48,6 +55,7 @@ class OperationBuilder {
     return output;
   }
   const Unit& unit() const { return unit_; }
+  const ParameterEntry& parameter(int index) const { return unit_.parameters[static_cast<size_t>(index)]; }
   UnitOperations finish(int output) {
     ops_.output = output;
     ops_.slots[static_cast<size_t>(output)].lifetime = Lifetime::kOutput;
@@ -55,6 +63,28 @@ class OperationBuilder {
   }
 
  private:
+  // Blocks of the output features are pieces of the weight, or all of it where they are one tensor on disk.
+  LowRankAdapter adapter(const std::string& linear, const ParameterEntry& weight) const {
+    LowRankAdapter result;
+    result.a = unit_.find(linear + ".lora_a.weight");
+    if (result.a < 0) return result;
+    result.b = unit_.find(linear + ".lora_b.weight");
+    result.rank = model_.adapter->rank;
+    result.scale = model_.adapter->scale;
+    const bool pieces = weight.parts.size() == weight.pieces.size();
+    int64_t b_row = 0;
+    for (const int part : parameter(result.b).adapted_parts) {
+      LowRankAdapter::Piece piece{.output_row = 0, .rows = weight.rows(), .b_row = b_row};
+      for (int before = 0; pieces && before < part; ++before)
+        piece.output_row += weight.pieces[static_cast<size_t>(before)];
+      if (pieces) piece.rows = weight.pieces[static_cast<size_t>(part)];
+      b_row += piece.rows;
+      result.pieces.push_back(piece);
+    }
+    return result;
+  }
+
+  const ModelSpec& model_;
   const Unit& unit_;
   bool cuts_;
   UnitOperations ops_;
@@ -74,6 +104,7 @@ int add_attention(OperationBuilder& b, const MixerSpec& m, const ContextSplit& c
     Operation& op = b.add(OperationKind::kQkNorm, "qk_norm", qkv, qkv);
     op.weight = b.unit().find("q_norm.weight");
     op.weight2 = b.unit().find("k_norm.weight");
+    op.trains = b.parameter(op.weight).trained();
     op.extra = {copy, rstd};
   }
   if (m.has_rope) b.add(OperationKind::kRope, "rope", qkv, qkv);
@@ -169,7 +200,7 @@ UnitOperations layer_operations(const ModelSpec& model, const Unit& unit, const 
                                 const ContextSplit& context) {
   const LayerSpec& layer = model.layers[static_cast<size_t>(unit.layer)];
   const int64_t h = model.hidden;
-  OperationBuilder b(unit, split);
+  OperationBuilder b(model, unit, split);
   int stream = b.slot("input", h, Lifetime::kInput, false);
   const auto normed = [&](const std::string& name) {
     if (layer.single_norm) return b.norm("norm", layer.norm, stream, h);
@@ -195,7 +226,7 @@ UnitOperations layer_operations(const ModelSpec& model, const Unit& unit, const 
 UnitOperations unit_operations(const ModelSpec& model, const Inventory& inventory, int unit_index,
                                const TensorSplit& split, const ContextSplit& context) {
   const Unit& unit = inventory.units[static_cast<size_t>(unit_index)];
-  OperationBuilder b(unit, split);
+  OperationBuilder b(model, unit, split);
   switch (unit.kind) {
     case UnitKind::kLayer:
       return layer_operations(model, unit, split, context);

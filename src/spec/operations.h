@@ -11,6 +11,9 @@
 //   activation is overwritten by its gradient, and the one buffer freed; norms add into the one gradient buffer of the
 //   residual stream. A saved buffer is freed after the last backward operation that reads it.
 //   The residual gradient is allocated by the loss and freed by the embedding's backward.
+//   A weight in 4 bits is dequantised into a buffer that lives for one product. An adapter takes a buffer for u = x A^T
+//   (forward, and again when its gradients are made) and one for u's gradient. The input of a linear that needs it for
+//   no weight's gradient is neither rebuilt nor kept for one.
 //   Backward in two parts: the first makes input gradients and keeps, of each linear, its input and its output's
 //   gradient (a copy where that is the residual gradient, which the norms add to) and, of norms, their weight gradients
 //   in fp32; the second makes weight gradients and frees what was kept.
@@ -79,6 +82,22 @@ struct ContextSplit {
 // How tensor parallelism cuts a linear: its output features or its input features.
 enum class LinearCut : uint8_t { kNone, kColumn, kRow };
 
+// The adapter of a linear (Note [Adapters] in spec/adapter.h). Indices are into Unit::parameters; -1: none.
+struct LowRankAdapter {
+  // Rows of A that belong to one block of output features, with the rows of B from `b_row` on.
+  struct Piece {
+    int64_t output_row = 0, rows = 0;  // of the linear's output features
+    int64_t b_row = 0;
+  };
+  int a = -1, b = -1;
+  int64_t rank = 0;
+  double scale = 1.0;
+  std::vector<Piece> pieces;
+
+  bool exists() const { return a >= 0; }
+  int64_t width() const { return static_cast<int64_t>(pieces.size()) * rank; }  // of x A^T
+};
+
 // Indices are into Unit::parameters (weight, bias, weight2) and UnitOperations::slots; -1: none.
 struct Operation {
   OperationKind kind = OperationKind::kLinear;
@@ -87,6 +106,13 @@ struct Operation {
   int input = -1, output = -1, residual = -1;
   std::vector<int> extra;  // further saved slots it writes: statistics, log-sum-exp, copies
   LinearCut cut = LinearCut::kNone;
+  bool trains = true;  // its own parameters are trained
+  int64_t weight_numel = 0;
+  bool four_bit = false;  // its weight is stored in 4 bits: dequantised at each use, into a buffer of its own
+  LowRankAdapter adapter{};
+
+  // Backward reads its input: for the gradient of its weight or of its adapter.
+  bool needs_input() const { return trains || adapter.exists(); }
 };
 
 struct UnitOperations {
@@ -158,6 +184,9 @@ inline constexpr int kKeptVectorId = 3200;    // + parameter: a norm's weight gr
 inline constexpr int kGatheredId = 4000;      // all tokens of a tensor that sequence parallelism cuts
 inline constexpr int kExchangeId = 4100;      // + number: buffers of context parallelism
 inline constexpr int kPartialSumId = 4001;    // the same size, before it is scattered
+inline constexpr int kDequantizedId = 4200;   // a weight, from its 4 bits
+inline constexpr int kLowRankId = 4201;       // x A^T of an adapter
+inline constexpr int kLowRankGradientId = 4202;
 
 // Bytes of a token's softmax that tensor-parallel ranks exchange: log-sum-exp and target's logit, fp64.
 inline constexpr int64_t kLossStatisticsBytes = 16;

@@ -37,6 +37,8 @@ RankStages rank_stages(const ModelSpec& whole, const ResolvedConfig& config, int
 }
 
 RankPart rank_part(const ModelSpec& whole, const ResolvedConfig& config, int rank) {
+  FIVEFOLD_CHECK(whole.adapter == with_method(whole, config.config.method).adapter,
+                 "the model is not the one that the method trains");
   const TensorSplit split = tensor_split(config, rank);
   return {split, context_split(config), rank_stages(whole, config, rank), split_model(whole, split.size),
           split_inventory(whole, split)};

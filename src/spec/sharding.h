@@ -16,6 +16,7 @@ struct ShardingPolicy {
   int zero = 0;                     // 0-3
   int shards = 1;                   // S: ranks over which states are divided; 1 at level 0
   int replicas = 1;                 // R: ranks holding the same shard; S * R = dp * cp
+  bool double_quantization = true;  // of weights in 4 bits
   bool reduces_once = false;        // levels 2 and 3: gradients stay whole until the end of the step
   DType compute = DType::kFloat32;  // working weights, weight-gradient products
   DType grads = DType::kFloat32;    // accumulated gradient
@@ -39,6 +40,11 @@ struct StateBuffer {
 
   int64_t bytes() const { return elements * dtype_bytes(dtype); }
 };
+
+// What ZeRO-3 gathers of a unit: the trained weights, the frozen ones and those in 4 bits, as far as there are any;
+// elements of the whole.
+std::vector<StateBuffer> gathered_buffers(const Unit& unit, const ShardingPolicy& policy);
+int64_t gathered_bytes(const Unit& unit, const ShardingPolicy& policy);
 
 // The persistent buffers of one unit on one rank, in the order in which they are allocated.
 std::vector<StateBuffer> state_buffers(const Unit& unit, const ShardingPolicy& policy, OptimizerStates optimizer);

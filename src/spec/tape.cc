@@ -45,7 +45,19 @@ class TapeWriter {
   void loss(bool with_backward);
 
  private:
-  void forward_gathered(const Operation& op);
+  void forward_linear(const Operation& op);
+  void forward_embedding(const Operation& op);
+  // The buffer of a weight in 4 bits, for one product with it.
+  void dequantized(const Operation& op);
+  void low_rank(const Operation& op, int id) {
+    allocate(id, shape_.tokens * op.adapter.width() * dtype_bytes(shape_.compute));
+  }
+  // u of an adapter, while the gradients of A and B are made.
+  void adapter_gradients(const Operation& op) {
+    if (!op.adapter.exists()) return;
+    low_rank(op, kLowRankId);
+    release(kLowRankId);
+  }
   void forward_context(const Operation& op);
   void backward_context(const Operation& op);
   // Communication buffers of context parallelism, by number: allocated, and all freed.
@@ -91,7 +103,8 @@ void TapeWriter::forward(Keep keep, bool input_is_live_after, size_t num_operati
   for (size_t i = 0; i < num_operations; ++i) {
     const Operation& op = ops_.operations[i];
     for (const int slot : written(op)) allocate_slot(slot);
-    forward_gathered(op);
+    if (op.kind == OperationKind::kLinear) forward_linear(op);
+    if (op.kind == OperationKind::kEmbedding) forward_embedding(op);
     if (op.kind == OperationKind::kAttention) forward_context(op);
     for (int slot = 0; slot < static_cast<int>(ops_.slots.size()); ++slot) {
       if (slot == ops_.output) continue;
@@ -109,12 +122,27 @@ void TapeWriter::forward(Keep keep, bool input_is_live_after, size_t num_operati
   }
 }
 
-// The gathered input of a column linear; the partial sum of a row linear or of the embedding.
-void TapeWriter::forward_gathered(const Operation& op) {
+void TapeWriter::dequantized(const Operation& op) {
+  if (!op.four_bit) return;
+  allocate(kDequantizedId, op.weight_numel * dtype_bytes(shape_.compute), Account::kUnshardedParams);
+  release(kDequantizedId, Account::kUnshardedParams);
+}
+
+// The gathered input of a column linear; the partial sum of a row linear.
+void TapeWriter::forward_linear(const Operation& op) {
+  const bool gathers = sequence_parallel() && op.cut != LinearCut::kNone;
+  if (gathers) allocate_gathered(kGatheredId, op.cut == LinearCut::kRow ? op.output : op.input);
+  dequantized(op);
+  if (op.adapter.exists()) {
+    low_rank(op, kLowRankId);
+    release(kLowRankId);
+  }
+  if (gathers) release_gathered(kGatheredId);
+}
+
+void TapeWriter::forward_embedding(const Operation& op) {
   if (!sequence_parallel()) return;
-  const bool row = op.cut == LinearCut::kRow || op.kind == OperationKind::kEmbedding;
-  if (op.cut != LinearCut::kColumn && !row) return;
-  allocate_gathered(kGatheredId, row ? op.output : op.input);
+  allocate_gathered(kGatheredId, op.output);
   release_gathered(kGatheredId);
 }
 
@@ -176,19 +204,24 @@ void TapeWriter::keep_norm_gradient(int parameter, int64_t width) {
 }
 
 void TapeWriter::backward_column_linear(const Operation& op) {
-  const bool rebuilt = lifetime(op.input) == Lifetime::kRebuilt;
+  const bool rebuilt = lifetime(op.input) == Lifetime::kRebuilt && op.needs_input();
+  const bool gathers = sequence_parallel() && !defers() && op.needs_input();
   if (rebuilt) allocate_slot(op.input);
-  if (sequence_parallel() && !defers()) allocate_gathered(kGatheredId, op.input);
+  if (gathers) allocate_gathered(kGatheredId, op.input);
   if (sequence_parallel()) allocate_gathered(kPartialSumId, op.input);
   allocate(kGradientId + op.input, slot_bytes(op.input));
   gradient_[op.input] = kGradientId + op.input;
+  dequantized(op);
+  if (op.adapter.exists()) low_rank(op, kLowRankGradientId);
+  if (!defers()) adapter_gradients(op);
+  if (op.adapter.exists()) release(kLowRankGradientId);
   if (sequence_parallel()) release_gathered(kPartialSumId);
-  if (defers()) {
+  if (defers() && op.needs_input()) {
     keep(op.input);
     keep(gradient_.at(op.output));
     return;
   }
-  if (sequence_parallel()) release_gathered(kGatheredId);
+  if (gathers) release_gathered(kGatheredId);
   if (rebuilt) release_slot(op.input);
   release(gradient_.at(op.output));
 }
@@ -198,14 +231,20 @@ void TapeWriter::backward_linear(const Operation& op) {
   const bool gathers = op.cut == LinearCut::kRow && sequence_parallel(), residual = op.residual >= 0;
   const int output_gradient = kKeptGradientId + static_cast<int>(&op - ops_.operations.data());
   if (gathers) allocate_gathered(output_gradient, op.output);
-  const bool rebuilt = lifetime(op.input) == Lifetime::kRebuilt;
-  const bool of_norm = rebuilt && writer(op.input).kind == OperationKind::kNorm;
+  const bool of_norm = lifetime(op.input) == Lifetime::kRebuilt && writer(op.input).kind == OperationKind::kNorm;
+  const bool of_activation = lifetime(op.input) == Lifetime::kRebuilt && !of_norm;
+  const bool rebuilt = of_activation || (of_norm && op.needs_input());
   if (rebuilt) allocate_slot(op.input);
+  if (op.adapter.exists()) low_rank(op, kLowRankGradientId);
+  if (!defers() && !of_activation) adapter_gradients(op);
   // The gradient takes the place of a rebuilt input, unless both are needed.
   const bool apart = !rebuilt || (defers() && of_norm);
   if (apart) allocate(kGradientId + op.input, slot_bytes(op.input));
   gradient_[op.input] = apart ? kGradientId + op.input : op.input;
-  if (!defers()) {
+  dequantized(op);
+  if (!defers() && of_activation) adapter_gradients(op);
+  if (op.adapter.exists()) release(kLowRankGradientId);
+  if (!defers() || !op.needs_input()) {
     if (gathers) release_gathered(output_gradient);
     if (!residual) release(gradient_.at(op.output));
     return;
@@ -232,7 +271,7 @@ void TapeWriter::backward(Part part) {
       case OperationKind::kQkNorm:
         // As wide as a head.
         for (const int parameter : {op.weight, op.weight2})
-          keep_norm_gradient(parameter, width(op.extra[0]) / width(op.extra[1]));
+          if (op.trains) keep_norm_gradient(parameter, width(op.extra[0]) / width(op.extra[1]));
         for (const int slot : op.extra) release_slot(slot);
         break;
       case OperationKind::kRope:
@@ -247,8 +286,8 @@ void TapeWriter::backward(Part part) {
         if (lifetime(op.input) == Lifetime::kSaved) release_slot(op.input);
         break;
       case OperationKind::kNorm:
-        keep_norm_gradient(op.weight, width(op.input));
-        keep_norm_gradient(op.bias, width(op.input));
+        if (op.trains) keep_norm_gradient(op.weight, width(op.input));
+        if (op.trains) keep_norm_gradient(op.bias, width(op.input));
         release(gradient_.at(op.output));
         for (const int slot : op.extra) release_slot(slot);
         release_slot(op.input);
@@ -267,7 +306,7 @@ void TapeWriter::backward(Part part) {
         if (lifetime(op.output) == Lifetime::kSaved && !is_kept(op.output)) release_slot(op.output);
         break;
       case OperationKind::kEmbedding:
-        if (sequence_parallel()) {
+        if (sequence_parallel() && op.trains) {
           allocate_gathered(kGatheredId, op.output);
           release_gathered(kGatheredId);
         }
@@ -285,9 +324,13 @@ void TapeWriter::backward_weight() {
   events_.clear();
   for (size_t i = ops_.operations.size(); i-- > 0;) {
     const Operation& op = ops_.operations[i];
-    if (op.cut != LinearCut::kColumn || !sequence_parallel()) continue;
-    allocate_gathered(kGatheredId, op.input);
-    release_gathered(kGatheredId);
+    if (op.kind != OperationKind::kLinear || !op.needs_input()) continue;
+    const bool gathers = op.cut == LinearCut::kColumn && sequence_parallel();
+    if (gathers) allocate_gathered(kGatheredId, op.input);
+    if (op.adapter.exists()) low_rank(op, kLowRankGradientId);
+    adapter_gradients(op);
+    if (op.adapter.exists()) release(kLowRankGradientId);
+    if (gathers) release_gathered(kGatheredId);
   }
   for (const Kept& kept : kept_) release(kept.id, kept.account);
 }

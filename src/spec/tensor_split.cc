@@ -94,7 +94,9 @@ Unit split_unit(const ModelSpec& whole, const Inventory& inventory, int unit, co
     part.slices = slices_of(entry, part, split);
     part.whole_shape = entry.shape;
     part.parts = entry.parts;
+    part.init_std = entry.init_std;
   }
+  lay_out(own, whole.adapter && whole.adapter->double_quantization);
   return own;
 }
 
@@ -135,11 +137,13 @@ std::vector<ElementRun> element_runs(const ParameterEntry& entry, int64_t begin,
 std::vector<PartialRange> partial_gradients(const Unit& unit, const TensorSplit& split, PartialOver over) {
   std::vector<PartialRange> ranges;
   if (over == PartialOver::kTiedEnds) {
-    if (unit.kind == UnitKind::kEmbedding) add_range(ranges, 0, unit.parameters[0].numel());
+    if (unit.kind == UnitKind::kEmbedding && unit.parameters[0].trained())
+      add_range(ranges, 0, unit.parameters[0].numel());
     return ranges;
   }
   if (split.size == 1) return ranges;
   for (const ParameterEntry& entry : unit.parameters) {
+    if (!entry.trained()) continue;
     if (over == PartialOver::kTensorGroup) {
       const bool partial = entry.split == Split::kReplicated &&
                            (entry.replicated_grad == ReplicatedGrad::kPartial ||
@@ -159,12 +163,14 @@ std::vector<PartialRange> partial_gradients(const Unit& unit, const TensorSplit&
 std::vector<PartialRange> counted_in_norm(const Unit& unit) {
   std::vector<PartialRange> ranges;
   int64_t begin = 0;
-  for (const ParameterEntry& entry : unit.parameters)
+  for (const ParameterEntry& entry : unit.parameters) {
+    if (!entry.trained()) continue;
     for (const ParameterSlice& slice : entry.slices) {
       if (slice.holder == 0) continue;
       add_range(ranges, begin, entry.offset + slice.row * entry.cols());
       begin = entry.offset + (slice.row + slice.rows) * entry.cols();
     }
+  }
   add_range(ranges, begin, unit.aligned_numel);
   return ranges;
 }

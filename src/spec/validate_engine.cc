@@ -114,7 +114,8 @@ void check_settings(const RunConfig& config, std::vector<Error>& errors) {
     errors.push_back({std::string(key), fmt::format("the engine does not run {}", value), fmt::format("use {}", hint)});
   };
   const PrecisionConfig& precision = config.precision;
-  if (config.method.kind != MethodKind::kFull) refuse("method.kind", to_string(config.method.kind), "kind = full");
+  if (config.method.dora) refuse("method.dora", "DoRA", "dora = false");
+  if (config.method.dropout > 0) refuse("method.dropout", "dropout", "dropout = 0");
   if (precision.compute != ComputeKind::kFp32 && precision.compute != ComputeKind::kBf16)
     refuse("precision.compute", to_string(precision.compute), "compute = bf16 or fp32");
   else if (precision.compute == ComputeKind::kBf16 && precision.params == DType::kFloat32)

@@ -48,7 +48,7 @@ class ExpectedLog {
  private:
   // Unit (-1: the microbatch), microbatch (-1: the unit's flat buffers), buffer.
   using Key = std::tuple<int, int, int>;
-  static constexpr int kUnsharded = -1, kTransientGrads = -2, kPartialGrads = -3;
+  static constexpr int kUnsharded = -10, kTransientGrads = -2, kPartialGrads = -3;
 
   void allocate(const Key& key, Account account, int64_t bytes) {
     ASSERT_TRUE(live_.emplace(key, Event{false, account, bytes}).second) << moment_;
@@ -72,6 +72,14 @@ class ExpectedLog {
       event.allocate ? allocate(key, event.account, event.bytes) : release(key);
     }
   }
+  // Trained, frozen and 4-bit weights are gathered into buffers of their own.
+  void add_gathered(int unit, bool allocates) {
+    int id = kUnsharded;
+    for (const StateBuffer& buffer : gathered_buffers(inventory_.units[static_cast<size_t>(unit)], policy_)) {
+      allocates ? allocate({unit, -1, id}, buffer.account, buffer.bytes()) : release({unit, -1, id});
+      --id;
+    }
+  }
   Key border(const Instruction& i, bool gradient) const {
     if (gradient) return {-1, i.microbatch, kStreamGradientId};
     return {i.unit, i.microbatch, operations_[static_cast<size_t>(i.unit)].output};
@@ -83,10 +91,10 @@ class ExpectedLog {
     };
     switch (i.op) {
       case Opcode::kUnshard:
-        allocate({i.unit, -1, kUnsharded}, Account::kUnshardedParams, full_bytes());
+        add_gathered(i.unit, true);
         break;
       case Opcode::kReshard:
-        release({i.unit, -1, kUnsharded});
+        add_gathered(i.unit, false);
         break;
       case Opcode::kAllocateGrads:
         allocate({i.unit, -1, kTransientGrads}, Account::kUnshardedGrads, full_bytes());
@@ -177,8 +185,9 @@ std::vector<Event> counted_log(const RankMemory& memory) {
 
 void compare(TinyKind kind, const Layout& layout, const std::vector<std::string>& settings = {}) {
   SCOPED_TRACE(to_string(kind) + " " + layout.name());
-  const ModelSpec model = tiny_model(kind, 5);
-  ProbeRequest request = tiny_request(model, ragged_batch(model, {16, 3, 0, 7}), layout, settings);
+  const ModelSpec base = tiny_model(kind, 5);
+  ProbeRequest request = tiny_request(base, ragged_batch(base, {16, 3, 0, 7}), layout, settings);
+  const ModelSpec model = with_method(base, request.config.config.method);
   request.log_allocations = true;
   request.want_gradients = false;
   const ProbeResult result = probe(request);
@@ -203,6 +212,22 @@ TEST(AllocationLog, SegmentsOfTwoLayersUnderLevel2) {
 }
 TEST(AllocationLog, EveryLayerRecomputedUnderHybridSharding) {
   compare(TinyKind::kTiedQwen3, {.dp = 4, .zero = 3, .shard_size = 2, .recompute_every = 1});
+}
+TEST(AllocationLog, Lora) { compare(TinyKind::kLlama, {.micro = 4}, {"method.kind=lora", "method.rank=4"}); }
+TEST(AllocationLog, LoraOfTwoLinearsUnderLevel3InBf16) {
+  compare(TinyKind::kTiedQwen3, {.dp = 2, .zero = 3, .accumulation = 2, .recompute_every = 2, .compute = "bf16"},
+          {"method.kind=lora", "method.rank=3", "method.targets=q_proj,v_proj"});
+}
+TEST(AllocationLog, QloraSequenceParallel) {
+  compare(TinyKind::kLlama, {.dp = 2, .zero = 3, .tp = 2, .sp = true}, {"method.kind=qlora", "method.rank=4"});
+}
+TEST(AllocationLog, QloraWithBackwardInTwoParts) {
+  compare(TinyKind::kLlama, {.dp = 1, .zero = 1, .accumulation = 4, .tp = 2, .sp = true, .pp = 2, .schedule = "zb1p"},
+          {"method.kind=qlora", "method.rank=4", "method.targets=gate_proj,o_proj"});
+}
+TEST(AllocationLog, Gpt2WithAnAdapterOfThePackedLinear) {
+  compare(TinyKind::kGpt2, {.dp = 2, .zero = 2, .accumulation = 2, .compute = "bf16"},
+          {"method.kind=lora", "method.rank=4", "method.targets=c_attn"});
 }
 TEST(AllocationLog, Bf16WithAccumulationInFp32) {
   compare(TinyKind::kTiedQwen3, {.dp = 2, .zero = 0, .accumulation = 2, .compute = "bf16"});

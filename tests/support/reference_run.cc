@@ -71,8 +71,8 @@ ProbeRequest probe_request(const Reference& reference, const Layout& layout, con
   FIVEFOLD_CHECK(problems.empty(), to_string(problems));
 
   ProbeRequest request;
-  request.model = reference.model;
-  request.config = resolve(loaded.config, reference.model).value();
+  request.model = with_method(reference.model, loaded.config.method);
+  request.config = resolve(loaded.config, request.model).value();
   request.weights = reference.folder;
   request.batch = reference.batch;
   pad_rows(request.batch, rows_per_microbatch * microbatches);

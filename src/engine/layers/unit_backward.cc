@@ -46,22 +46,25 @@ void UnitRun::backward_linear(const Operation& op, bool accumulate) {
   const at::Tensor gathered = gathered_gradient(op);
   const at::Tensor& dout = gathered.defined() ? gathered : dstream;
   at::Tensor& dinput = gradient_[static_cast<size_t>(op.input)];
-  const bool rebuilt = slot_spec(op.input).lifetime == Lifetime::kRebuilt;
+  bool rebuilt = slot_spec(op.input).lifetime == Lifetime::kRebuilt;
   if (rebuilt) {
     const Operation& writer = writer_of(op.input);
     if (writer.kind == OperationKind::kGatedActivation || writer.kind == OperationKind::kActivation)
       return backward_down(op, writer, dout, accumulate);
-    rebuild(writer);
+    rebuilt = op.needs_input();
+    if (rebuilt) rebuild(writer);
   }
+  at::Tensor du = low_rank_gradient(op, dout);
   if (defers_weights_) {
     dinput = allocate_like_slot(op.input);
-    ops::linear_input_grad(dout, weight(op.weight), dinput);
-    keep_for_weight(op, slot(op.input), dout);
+    input_gradient(op, dout, du, dinput);
+    du.reset();
+    if (op.needs_input()) keep_for_weight(op, slot(op.input), dout);
     if (rebuilt) slot(op.input).reset();
   } else {
-    linear_weight_grad(op, dout, slot(op.input), accumulate);
+    if (op.needs_input()) weight_gradients(op, dout, du, slot(op.input), accumulate);
     dinput = rebuilt ? std::move(slot(op.input)) : allocate_like_slot(op.input);
-    ops::linear_input_grad(dout, weight(op.weight), dinput);
+    input_gradient(op, dout, du, dinput);
   }
   if (op.residual < 0) dstream.reset();
 }
@@ -77,8 +80,8 @@ void UnitRun::keep_for_weight(const Operation& op, const at::Tensor& input, cons
   microbatch_.kept[static_cast<size_t>(unit_)].products.push_back({index, input, std::move(kept)});
 }
 
-at::Tensor UnitRun::norm_gradient(int parameter) {
-  if (parameter < 0) return {};
+at::Tensor UnitRun::norm_gradient(const Operation& norm, int parameter) {
+  if (parameter < 0 || !norm.trains) return {};
   if (!defers_weights_) return buffers_.weight_grad(parameter);
   const int64_t width = buffers_.unit().parameters[static_cast<size_t>(parameter)].numel();
   at::Tensor gradient = allocate(Account::kActivations, {width}, DType::kFloat32);
@@ -86,18 +89,14 @@ at::Tensor UnitRun::norm_gradient(int parameter) {
   return gradient;
 }
 
-void UnitRun::linear_weight_grad(const Operation& op, const at::Tensor& dout, const at::Tensor& input,
-                                 bool accumulate) {
-  ops::linear_weight_grad(dout, input, buffers_.weight_grad(op.weight), accumulate);
-  if (op.bias >= 0) ops::bias_grad(dout, buffers_.weight_grad(op.bias), accumulate, context_.threads);
-}
-
 // The linear that reads an activation's product, and the activation. One pass over what the activation read and the
 // product's gradient turns them into the former's gradient and the product.
 void UnitRun::backward_down(const Operation& op, const Operation& activation, const at::Tensor& dout, bool accumulate) {
   at::Tensor& read = slot(activation.input);
   at::Tensor& product = allocate_slot(op.input);
-  ops::linear_input_grad(dout, weight(op.weight), product);
+  at::Tensor du = low_rank_gradient(op, dout);
+  input_gradient(op, dout, du, product);
+  if (defers_weights_) du.reset();
   lap(op, Pass::kBackward, Part::kMatrix);
   if (activation.kind == OperationKind::kGatedActivation) {
     ops::gated_activation_backward(read, product, context_.threads);
@@ -105,10 +104,10 @@ void UnitRun::backward_down(const Operation& op, const Operation& activation, co
     ops::activation_backward(layer().mlp.activation, read, product, context_.threads);
   }
   lap(activation, Pass::kBackward);
-  if (defers_weights_)
+  if (defers_weights_ && op.needs_input())
     keep_for_weight(op, product, dout);
-  else
-    linear_weight_grad(op, dout, product, accumulate);
+  else if (op.needs_input())
+    weight_gradients(op, dout, du, product, accumulate);
   if (op.residual < 0) output_gradient(op).reset();
   product.reset();
   gradient_[static_cast<size_t>(activation.input)] = std::move(read);
@@ -117,7 +116,7 @@ void UnitRun::backward_down(const Operation& op, const Operation& activation, co
 void UnitRun::backward_norm(const Operation& op, bool accumulate) {
   at::Tensor& dout = gradient_[static_cast<size_t>(op.output)];
   ops::norm_backward(slot(op.input), norm_tensors(op), dout, ops::StreamGradient::kAdd, microbatch_.stream_gradient,
-                     norm_gradient(op.weight), norm_gradient(op.bias), accumulate && !defers_weights_,
+                     norm_gradient(op, op.weight), norm_gradient(op, op.bias), accumulate && !defers_weights_,
                      context_.threads);
   dout.reset();
   for (const int extra : op.extra) slot(extra).reset();
@@ -142,6 +141,7 @@ void UnitRun::backward_attention(const Operation& op) {
 }
 
 void UnitRun::backward_embedding(const Operation& op, bool accumulate) {
+  if (!op.trains) return microbatch_.stream_gradient.reset();
   const at::Tensor gathered = gathered_gradient(op);
   const at::Tensor& dout = gathered.defined() ? gathered : microbatch_.stream_gradient;
   const bool add = accumulate || joins_loss_;
@@ -173,7 +173,8 @@ void UnitRun::backward_weight(bool accumulate) {
       gathered = allocate_gathered(op.input);
       context_.tensor->gather(product.input, gathered, Purpose::kActivations);
     }
-    linear_weight_grad(op, product.output_gradient, gathered.defined() ? gathered : product.input, accumulate);
+    weight_gradients(op, product.output_gradient, low_rank_gradient(op, product.output_gradient),
+                     gathered.defined() ? gathered : product.input, accumulate);
     lap(op, Pass::kBackward, Part::kMatrix);
   }
   for (const KeptForWeights::Vector& vector : kept.vectors) {
@@ -207,8 +208,8 @@ void UnitRun::run_backward(bool accumulate) {
       }
       case OperationKind::kQkNorm:
         ops::qk_norm_backward(gradient_[static_cast<size_t>(op.input)], heads(), weight(op.weight), weight(op.weight2),
-                              slot(op.extra[0]), slot(op.extra[1]), norm_gradient(op.weight), norm_gradient(op.weight2),
-                              accumulate && !defers_weights_, context_.threads);
+                              slot(op.extra[0]), slot(op.extra[1]), norm_gradient(op, op.weight),
+                              norm_gradient(op, op.weight2), accumulate && !defers_weights_, context_.threads);
         for (const int extra : op.extra) slot(extra).reset();
         break;
       case OperationKind::kGatedActivation:

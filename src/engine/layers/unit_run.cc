@@ -89,8 +89,8 @@ void UnitRun::execute(const Operation& op) {
     case OperationKind::kLinear:
       if (op.cut == LinearCut::kColumn) return forward_column_linear(op);
       if (op.cut == LinearCut::kRow) return forward_row_linear(op);
-      ops::linear_forward(slot(op.input), weight(op.weight), optional_weight(op.bias),
-                          op.residual < 0 ? at::Tensor() : slot(op.residual), slot(op.output));
+      linear_product(op, slot(op.input), optional_weight(op.bias), op.residual < 0 ? at::Tensor() : slot(op.residual),
+                     slot(op.output));
       return;
     case OperationKind::kQkNorm:
       ops::qk_norm_forward(slot(op.input), heads(), layer().norm.eps, weight(op.weight), weight(op.weight2),
@@ -212,7 +212,7 @@ double UnitRun::loss(const OutputMatrix& output, float scale, bool accumulate) {
       loss_sum += chunk_loss(z, microbatch_.targets.narrow(0, begin, rows), statistics, all_statistics, l, scale);
       lap(loss_op, pass);
       if (!with_backward) continue;
-      ops::linear_weight_grad(z, y, output.gradient, output.accumulate || begin > 0);
+      if (output.gradient.defined()) ops::linear_weight_grad(z, y, output.gradient, output.accumulate || begin > 0);
       at::Tensor dy = (sequence_parallel() ? dgathered : dx).narrow(0, begin, rows);
       ops::linear_input_grad(z, output.weight, dy);
       lap(loss_op, pass, Part::kMatrix);
@@ -223,8 +223,8 @@ double UnitRun::loss(const OutputMatrix& output, float scale, bool accumulate) {
       tensor->all_reduce(dx, Purpose::kActivationGradients);
   }
   if (with_backward)
-    ops::norm_backward(x, norm, dx, ops::StreamGradient::kOverwrite, dx, buffers_.weight_grad(norm_op.weight),
-                       optional_grad(norm_op.bias), accumulate, context_.threads);
+    ops::norm_backward(x, norm, dx, ops::StreamGradient::kOverwrite, dx, optional_grad(norm_op, norm_op.weight),
+                       optional_grad(norm_op, norm_op.bias), accumulate, context_.threads);
   lap(norm_op, Pass::kBackward);
   for (const int extra : norm_op.extra) slot(extra).reset();
   slot(0).reset();

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/layers/context_parallel.h"
+#include "engine/layers/low_rank.h"
 #include "engine/layers/primitives.h"
 #include "engine/layers/tensor_parallel.h"
 #include "engine/microbatch.h"
@@ -75,13 +76,28 @@ class UnitRun {
   void run_backward(bool accumulate);
   void keep_for_weight(const Operation& op, const at::Tensor& input, const at::Tensor& output_gradient);
   // Where the gradient of a norm's parameter goes: the unit's buffer, or what is kept for the second part.
-  at::Tensor norm_gradient(int parameter);
+  // Undefined when the norm is not trained.
+  at::Tensor norm_gradient(const Operation& norm, int parameter);
   void rebuild(const Operation& writer);
   at::Tensor& output_gradient(const Operation& linear);
   // The gradient of the residual stream of all tokens, for a row linear or the embedding under sequence parallelism;
   // else undefined: the rank has it.
   at::Tensor gathered_gradient(const Operation& op);
-  void linear_weight_grad(const Operation& op, const at::Tensor& dout, const at::Tensor& input, bool accumulate);
+
+  // ---- linears: unit_linear.cc ----
+  // The weight as numbers: a view, or, of one in 4 bits, a buffer that lives as long as the tensor.
+  at::Tensor linear_weight(const Operation& op) const;
+  ops::LowRankWeights adapter_weights(const Operation& op) const;
+  at::Tensor allocate_low_rank(const Operation& op, int64_t tokens) const;
+  // output = input W^T (+ bias) (+ residual), with the adapter's part.
+  void linear_product(const Operation& op, const at::Tensor& input, const at::Tensor& bias, const at::Tensor& residual,
+                      at::Tensor& output);
+  // Gradient of the adapter's u; undefined without an adapter.
+  at::Tensor low_rank_gradient(const Operation& op, const at::Tensor& dout) const;
+  void input_gradient(const Operation& op, const at::Tensor& dout, const at::Tensor& du, at::Tensor& dinput) const;
+  // Of weight and bias, as far as they are trained, and of the adapter.
+  void weight_gradients(const Operation& op, const at::Tensor& dout, const at::Tensor& du, const at::Tensor& input,
+                        bool accumulate);
 
   using Part = OperationClock::Part;
   void lap(const Operation& op, Pass pass, Part part = Part::kRest) const;
@@ -97,7 +113,9 @@ class UnitRun {
   int64_t stream_tokens() const;
   const at::Tensor& weight(int index) const { return buffers_.weight(index); }
   at::Tensor optional_weight(int index) const { return index < 0 ? at::Tensor() : buffers_.weight(index); }
-  at::Tensor optional_grad(int index) const { return index < 0 ? at::Tensor() : buffers_.weight_grad(index); }
+  at::Tensor optional_grad(const Operation& op, int index) const {
+    return index < 0 || !op.trains ? at::Tensor() : buffers_.weight_grad(index);
+  }
   ops::NormTensors norm_tensors(const Operation& op);
   const LayerSpec& layer() const;
   ops::HeadGeometry heads() const;

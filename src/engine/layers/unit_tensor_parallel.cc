@@ -14,15 +14,15 @@ void UnitRun::forward_column_linear(const Operation& op) {
     gathered = allocate_gathered(op.input);
     context_.tensor->gather(slot(op.input), gathered, Purpose::kActivations);
   }
-  ops::linear_forward(gathered.defined() ? gathered : slot(op.input), weight(op.weight), optional_weight(op.bias),
-                      at::Tensor(), slot(op.output));
+  linear_product(op, gathered.defined() ? gathered : slot(op.input), optional_weight(op.bias), at::Tensor(),
+                 slot(op.output));
 }
 
 // Bias and residual are added once, to the sum.
 void UnitRun::forward_row_linear(const Operation& op) {
   at::Tensor& output = slot(op.output);
   at::Tensor partial = sequence_parallel() ? allocate_gathered(op.output) : output;
-  ops::linear_forward(slot(op.input), weight(op.weight), at::Tensor(), at::Tensor(), partial);
+  linear_product(op, slot(op.input), at::Tensor(), at::Tensor(), partial);
   if (sequence_parallel()) {
     context_.tensor->reduce_scatter(partial, output, Purpose::kActivations);
   } else {
@@ -62,26 +62,28 @@ void UnitRun::backward_column_linear(const Operation& op, bool accumulate) {
   const TensorParallel& tensor = *context_.tensor;
   at::Tensor& dout = gradient_[static_cast<size_t>(op.output)];
   at::Tensor& dinput = gradient_[static_cast<size_t>(op.input)];
-  const bool rebuilt = slot_spec(op.input).lifetime == Lifetime::kRebuilt;
+  const bool rebuilt = slot_spec(op.input).lifetime == Lifetime::kRebuilt && op.needs_input();
   if (rebuilt) rebuild(writer_of(op.input));
   at::Tensor gathered, partial;
   {
     PendingWork gather;
-    if (sequence_parallel() && !defers_weights_) {
+    if (sequence_parallel() && !defers_weights_ && op.needs_input()) {
       gathered = allocate_gathered(op.input);
       gather = PendingWork(tensor.gather(slot(op.input), gathered, Purpose::kActivations, Mode::kAsync));
     }
     if (sequence_parallel()) partial = allocate_gathered(op.input);
     dinput = allocate_like_slot(op.input);
-    ops::linear_input_grad(dout, weight(op.weight), sequence_parallel() ? partial : dinput);
+    ops::linear_input_grad(dout, linear_weight(op), sequence_parallel() ? partial : dinput);
+    const at::Tensor du = low_rank_gradient(op, dout);
+    if (du.defined()) ops::low_rank_input_grad(adapter_weights(op), du, sequence_parallel() ? partial : dinput);
     PendingWork reduction(sequence_parallel()
                               ? tensor.reduce_scatter(partial, dinput, Purpose::kActivationGradients, Mode::kAsync)
                               : tensor.all_reduce(dinput, Purpose::kActivationGradients, Mode::kAsync));
     gather.wait();
-    if (defers_weights_)
+    if (defers_weights_ && op.needs_input())
       keep_for_weight(op, slot(op.input), dout);
-    else
-      linear_weight_grad(op, dout, sequence_parallel() ? gathered : slot(op.input), accumulate);
+    else if (op.needs_input())
+      weight_gradients(op, dout, du, sequence_parallel() ? gathered : slot(op.input), accumulate);
     reduction.wait();
   }
   if (rebuilt) slot(op.input).reset();
