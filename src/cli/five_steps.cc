@@ -13,6 +13,19 @@
 namespace fivefold {
 namespace {
 
+std::string recompute_words(const RecomputeConfig& recompute) {
+  switch (recompute.kind) {
+    case RecomputeKind::kNone:
+      return "nothing recomputed";
+    case RecomputeKind::kSelective:
+      return join(recompute.tensors, " and ") + " recomputed";
+    case RecomputeKind::kFull:
+      return recompute.every == 1 ? "every layer recomputed"
+                                  : fmt::format("segments of {} layers recomputed", recompute.every);
+  }
+  FIVEFOLD_CHECK(false);
+}
+
 class Decision {
  public:
   Decision(const SearchRequest& request, const SearchResult& result)
@@ -218,21 +231,30 @@ class Decision {
     const ResolvedConfig& config = best()->config;
     step.lines.push_back(fmt::format("{} operands, {} gradients, fp32 {}", to_string(config.config.precision.compute),
                                      to_string(config.grads), config.master ? "master copy and moments" : "moments"));
-    ResolvedConfig other = config;
-    const bool recomputes = config.config.recompute.kind == RecomputeKind::kFull;
-    other.config.recompute =
-        recomputes ? RecomputeConfig{} : RecomputeConfig{.kind = RecomputeKind::kFull, .every = 1, .tensors = {}};
-    const double seconds = predict_cost(model(), inventory_, other, request_.hardware).seconds;
-    const Ledger ledger = fullest_rank(model(), inventory_, other, request_.hardware).ledger;
-    step.lines.push_back(
-        fmt::format("{}: peak {}, step {}; {}: peak {}, step {}{}", recomputes ? "recomputed" : "nothing recomputed",
-                    format_bytes(best()->ledger.peak_total), format_seconds(best()->cost.seconds),
-                    recomputes ? "without recompute" : "every layer recomputed", format_bytes(ledger.peak_total),
-                    format_seconds(seconds), ledger.peak_total > best()->capacity ? ", does not fit" : ""));
-    step.numbers = {{"peak", static_cast<double>(best()->ledger.peak_total)},
-                    {"step_time", best()->cost.seconds},
-                    {"other_peak", static_cast<double>(ledger.peak_total)},
-                    {"other_step_time", seconds}};
+    const RecomputeKind kind = config.config.recompute.kind;
+    const auto priced = [&](const RecomputeConfig& recompute, const std::string& prefix) {
+      ResolvedConfig other = config;
+      other.config.recompute = recompute;
+      const double seconds = predict_cost(model(), inventory_, other, request_.hardware).seconds;
+      const Ledger ledger = fullest_rank(model(), inventory_, other, request_.hardware).ledger;
+      step.numbers.emplace_back(prefix + "peak", static_cast<double>(ledger.peak_total));
+      step.numbers.emplace_back(prefix + "step_time", seconds);
+      return fmt::format("{}: peak {}, step {}{}", recompute_words(recompute), format_bytes(ledger.peak_total),
+                         format_seconds(seconds), ledger.peak_total > best()->capacity ? ", does not fit" : "");
+    };
+    std::vector<std::string> prices{fmt::format("{}: peak {}, step {}", recompute_words(config.config.recompute),
+                                                format_bytes(best()->ledger.peak_total),
+                                                format_seconds(best()->cost.seconds))};
+    step.numbers = {{"peak", static_cast<double>(best()->ledger.peak_total)}, {"step_time", best()->cost.seconds}};
+    prices.push_back(kind == RecomputeKind::kNone
+                         ? priced({.kind = RecomputeKind::kFull, .every = 1, .tensors = {}}, "other_")
+                         : priced({}, "other_"));
+    RecomputeConfig products{.kind = RecomputeKind::kSelective, .every = 1, .tensors = {}};
+    for (const Droppable name : droppable_tensors(model()))
+      if (name != Droppable::kAttentionOut) products.tensors.emplace_back(to_string(name));
+    if (kind != RecomputeKind::kSelective && !products.tensors.empty())
+      prices.push_back(priced(products, "selective_"));
+    step.lines.push_back(join(prices, "; "));
     return step;
   }
 

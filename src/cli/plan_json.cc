@@ -57,8 +57,15 @@ Json parts_json(const StepCost& cost) {
 }
 
 std::string recompute_text(const RecomputeConfig& recompute) {
-  return recompute.kind == RecomputeKind::kFull ? fmt::format("full/{}", recompute.every)
-                                                : std::string(to_string(recompute.kind));
+  switch (recompute.kind) {
+    case RecomputeKind::kNone:
+      return "none";
+    case RecomputeKind::kFull:
+      return fmt::format("full/{}", recompute.every);
+    case RecomputeKind::kSelective:
+      return fmt::format("selective/{}", fmt::join(recompute.tensors, "+"));
+  }
+  FIVEFOLD_CHECK(false);
 }
 
 }  // namespace

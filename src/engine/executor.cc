@@ -38,7 +38,8 @@ TrainingExecutor::TrainingExecutor(const ModelSpec& model, const Inventory& inve
   if (tensor != nullptr)
     context_.vocabulary = {.first = tokens.slices.front().whole_row, .whole = tokens.whole_shape[0]};
   for (int unit = 0; unit < inventory.num_units(); ++unit) {
-    context_.operations.push_back(unit_operations(model, inventory, unit, options.split, options.context));
+    context_.operations.push_back(
+        unit_operations(model, inventory, unit, options.split, options.context, options.dropped));
     const Unit& spec = inventory.units[static_cast<size_t>(unit)];
     buffers_.push_back(options.stages.holds(unit) ? std::make_unique<UnitBuffers>(spec, options.sharding, options.shard,
                                                                                   options.optimizer_states)

@@ -17,6 +17,7 @@ namespace fivefold {
 struct ExecutorOptions {
   TensorSplit split;  // of `model` and `inventory`
   ContextSplit context;
+  DroppedTensors dropped;
   RankStages stages;  // the units that this rank computes and holds
   ShardingPolicy sharding;
   int shard = 0;  // this rank's position in its shard group

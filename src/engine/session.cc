@@ -41,6 +41,7 @@ ExecutorOptions executor_options(const ResolvedConfig& config, const RankPart& p
   options.split = part.split;
   options.stages = part.stages;
   options.context = part.context;
+  options.dropped = part.dropped;
   options.sharding = sharding_policy(config);
   options.shard = shard;
   options.optimizer_states = optimizer_states(config.config.optimizer);

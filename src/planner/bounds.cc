@@ -27,7 +27,8 @@ int64_t saved_activation_bytes(const ModelSpec& model, const Inventory& inventor
         layer > 0 && model.layers[static_cast<size_t>(layer)] == model.layers[static_cast<size_t>(layer) - 1];
     if (!repeats) {
       of_layer = 0;
-      const UnitOperations operations = unit_operations(model, inventory, static_cast<int>(layer) + 1);
+      const UnitOperations operations = unit_operations(model, inventory, static_cast<int>(layer) + 1, {}, {},
+                                                        dropped_tensors(config.config.recompute));
       for (const SavedTensor& tensor : saved_tensors(operations, "", config.compute))
         of_layer += tensor.bytes_per_token;
     }
@@ -49,7 +50,8 @@ int64_t one_layer_bytes(const ModelSpec& model, const Inventory& inventory, cons
     const Unit& own = part.inventory().units[static_cast<size_t>(unit)];
     int64_t bytes = (2 * own.aligned_numel + own.frozen_numel) * dtype_bytes(config.compute) + own.four_bit_bytes;
     for (const SavedTensor& tensor : saved_tensors(
-             unit_operations(part.model(), part.inventory(), unit, part.split(), part.context()), "", config.compute))
+             unit_operations(part.model(), part.inventory(), unit, part.split(), part.context(), part.dropped()), "",
+             config.compute))
       bytes += saved_bytes(tensor, shape);
     largest = std::max(largest, bytes);
   }

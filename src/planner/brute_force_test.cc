@@ -15,7 +15,7 @@ std::vector<int64_t> how_simple(const RunConfig& config) {
           p.pp,
           p.cp,
           p.tp,
-          config.recompute.kind == RecomputeKind::kFull,
+          config.recompute.kind == RecomputeKind::kFull ? 100 : std::ssize(config.recompute.tensors),
           p.zero,
           config.batch.micro,
           -p.shard_size,

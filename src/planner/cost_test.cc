@@ -169,5 +169,41 @@ TEST(StepFlops, CountsWhatIsRecomputed) {
   EXPECT_DOUBLE_EQ(flops.recomputed_attention_causal, flops.attention_causal / 3);
 }
 
+// Of the same layer gate and up have 2 x 14,336 x 4096 elements, qkv 6144 x 4096.
+TEST(StepFlops, CountsWhatSelectiveRecomputeDrops) {
+  const ModelSpec model = named_model("llama-3-8b");
+  const Inventory inventory = build_inventory(model);
+  const auto flops = [&](const std::vector<std::string>& tensors) {
+    return step_flops(model, inventory, resolved(model, {.sequence = 1024, .dropped = tensors}));
+  };
+  EXPECT_DOUBLE_EQ(flops({"mlp.gate_up"}).recomputed_matrices, 2.0 * 32 * 117'440'512 * 1024);
+  EXPECT_EQ(flops({"mlp.gate_up"}).recomputed_attention_causal, 0);
+  EXPECT_DOUBLE_EQ(flops({"attention.qkv", "mlp.gate_up"}).recomputed_matrices,
+                   2.0 * 32 * (117'440'512 + 25'165'824) * 1024);
+  const StepFlops out = flops({"attention.out"});
+  EXPECT_EQ(out.recomputed_matrices, 0);
+  EXPECT_DOUBLE_EQ(out.recomputed_attention_causal, out.attention_causal / 3);
+  // MFU does not count what is computed again.
+  EXPECT_EQ(out.model_causal(), flops({}).model_causal());
+}
+
+// What is dropped is computed again in backward, on a machine without latency as long as forward took for it.
+TEST(Cost, DroppedTensorsCostTheirForward) {
+  const ModelSpec model = named_model("demo-tiny");
+  const Inventory inventory = build_inventory(model);
+  const HardwareSpec machine = round_machine(1e9, 0);
+  const auto backward = [&](const std::vector<std::string>& tensors) {
+    PredictionMemo memo(model, inventory, machine);
+    return memo.passes(resolved(model, {.sequence = 64, .dropped = tensors}))[1];
+  };
+  const PassSeconds none = backward({});
+  const PassSeconds all = backward({"attention.qkv", "attention.out", "mlp.gate_up"});
+  EXPECT_EQ(all.forward, none.forward);
+  EXPECT_GT(all.backward, none.backward);
+  EXPECT_LT(all.backward - none.backward, none.forward);
+  EXPECT_EQ(all.backward_weight, none.backward_weight);
+  EXPECT_DOUBLE_EQ(all.backward_input + all.backward_weight, all.backward);
+}
+
 }  // namespace
 }  // namespace fivefold::test

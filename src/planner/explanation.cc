@@ -127,9 +127,9 @@ class MemoryLines {
     for (const auto& range : equal_layers(model_)) {
       const int64_t count =
           every > 0 ? std::min<int64_t>(every, range.second - range.first) : range.second - range.first;
-      for (const SavedTensor& tensor :
-           saved_tensors(unit_operations(model_, inventory_, range.first + 1, part_.split(), part_.context()),
-                         range_name(range), shape_.compute))
+      for (const SavedTensor& tensor : saved_tensors(
+               unit_operations(model_, inventory_, range.first + 1, part_.split(), part_.context(), part_.dropped()),
+               range_name(range), shape_.compute))
         add(tensor.name, Account::kActivations, count * saved_bytes(tensor, shape_),
             fmt::format("{} layers{} x {} tokens x {} B", count, every > 0 ? " of a segment at once" : "",
                         saved_bytes(tensor, shape_) / tensor.bytes_per_token, tensor.bytes_per_token));
@@ -192,9 +192,9 @@ std::vector<SavedTensor> saved_tensors_by_range(const ModelSpec& model, const In
   const RankView part(model, inventory, config, 0);
   std::vector<SavedTensor> saved;
   for (const auto& range : equal_layers(model))
-    for (const SavedTensor& tensor :
-         saved_tensors(unit_operations(part.model(), part.inventory(), range.first + 1, part.split(), part.context()),
-                       range_name(range), config.compute))
+    for (const SavedTensor& tensor : saved_tensors(unit_operations(part.model(), part.inventory(), range.first + 1,
+                                                                   part.split(), part.context(), part.dropped()),
+                                                   range_name(range), config.compute))
       saved.push_back(tensor);
   return saved;
 }

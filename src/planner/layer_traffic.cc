@@ -27,6 +27,7 @@ class CallList {
     LayerCall& call = stream(kind, purpose, op.input);
     call.operation = index_of(op);
     call.beside = 0.5;
+    call.pass = Pass::kBackward;
   }
   void statistics(int64_t rows) {
     // fp64 numbers, of every rank.
@@ -34,26 +35,32 @@ class CallList {
                       shape_.split.size * rows * kLossStatisticsBytes / 8, 8});
   }
 
-  void forward(const Operation& op) {
+  void forward(const Operation& op, RebuildPart part = RebuildPart::kWhole) {
     if (op.cut == LinearCut::kColumn && sequence_parallel())
       stream(CollectiveKind::kAllGather, Purpose::kActivations, op.input);
     const bool embeds = op.kind == OperationKind::kEmbedding && shape_.split.size > 1;
     if (op.cut == LinearCut::kRow || embeds)
       stream(sequence_parallel() ? CollectiveKind::kReduceScatter : CollectiveKind::kAllReduce, Purpose::kActivations,
              op.output);
-    if (op.kind == OperationKind::kAttention) attention(op, false);
+    if (op.kind == OperationKind::kAttention) attention(op, Pass::kForward, part);
+  }
+  void rebuild_before(const Operation& op) {
+    for (const Rebuild::Again& again : operations_.rebuilt_before(static_cast<size_t>(index_of(op))))
+      forward(operations_.operations[static_cast<size_t>(again.operation)], again.part);
   }
   void backward(const Operation& op) {
+    rebuild_before(op);
     if (op.cut == LinearCut::kColumn) {
       if (sequence_parallel() && op.needs_input()) hidden_stream(CollectiveKind::kAllGather, Purpose::kActivations, op);
       hidden_stream(sequence_parallel() ? CollectiveKind::kReduceScatter : CollectiveKind::kAllReduce,
                     Purpose::kActivationGradients, op);
     }
-    if (op.kind == OperationKind::kAttention) attention(op, true);
+    if (op.kind == OperationKind::kAttention) attention(op, Pass::kBackward, RebuildPart::kWhole);
     const bool row = op.cut == LinearCut::kRow || (op.kind == OperationKind::kEmbedding && op.trains);
     if (row && sequence_parallel()) stream(CollectiveKind::kAllGather, Purpose::kActivationGradients, op.output);
   }
-  void attention(const Operation& op, bool backward) {
+  void attention(const Operation& op, Pass pass, RebuildPart part) {
+    const bool backward = pass == Pass::kBackward;
     const int64_t c = shape_.context.degree, t = shape_.tokens, element = dtype_bytes(shape_.compute);
     if (c == 1) return;
     const auto width = [&](int slot) { return operations_.slots[static_cast<size_t>(slot)].width; };
@@ -63,29 +70,31 @@ class CallList {
     };
     switch (shape_.context.kind) {
       case CpKind::kRing:
-        return ring(op, t * kv, backward);
+        return ring(op, t * kv, pass);
       case CpKind::kAllGather:
         add(CollectiveKind::kAllGather, Purpose::kActivations, c * t * kv, element);
         if (backward) add(CollectiveKind::kReduceScatter, Purpose::kActivationGradients, c * t * kv, element);
         return;
       case CpKind::kUlysses: {
         const Purpose purpose = backward ? Purpose::kActivationGradients : Purpose::kActivations;
-        for (const int64_t elements : {t * width(op.extra[1]), t * q})
-          add(CollectiveKind::kAllToAll, purpose, elements, element);
+        if (part != RebuildPart::kAfterExchange)
+          add(CollectiveKind::kAllToAll, purpose, t * width(op.extra[1]), element);
+        if (part != RebuildPart::kExchange) add(CollectiveKind::kAllToAll, purpose, t * q, element);
         return;
       }
     }
   }
   // In each of c steps of computation the block of the next one travels, and in backward the gradient of the one
   // before; the last gradient's way home follows.
-  void ring(const Operation& op, int64_t elements, bool backward) {
+  void ring(const Operation& op, int64_t elements, Pass pass) {
     const int64_t c = shape_.context.degree;
+    const bool backward = pass == Pass::kBackward;
     for (int64_t step = 0; step <= (backward ? c : c - 1); ++step) {
       const double beside = step < c ? 1.0 / static_cast<double>(c) : 0.0;
       bool joined = false;
       const auto pass_on = [&](Purpose purpose, int64_t bytes) {
         for (const CollectiveKind kind : {CollectiveKind::kSend, CollectiveKind::kRecv}) {
-          calls_.push_back({kind, purpose, GroupKind::kCp, elements, bytes, index_of(op), beside, joined});
+          calls_.push_back({kind, purpose, GroupKind::kCp, elements, bytes, index_of(op), beside, joined, pass});
           joined = true;
         }
       };
@@ -95,12 +104,10 @@ class CallList {
   }
   // The two parts of a backward: the gather of a column linear's input belongs to the second.
   void backward_input(const Operation& op) {
-    const bool column = op.cut == LinearCut::kColumn;
-    if (column)
-      stream(sequence_parallel() ? CollectiveKind::kReduceScatter : CollectiveKind::kAllReduce,
-             Purpose::kActivationGradients, op.input);
-    else
-      backward(op);
+    if (op.cut != LinearCut::kColumn) return backward(op);
+    rebuild_before(op);
+    stream(sequence_parallel() ? CollectiveKind::kReduceScatter : CollectiveKind::kAllReduce,
+           Purpose::kActivationGradients, op.input);
   }
   void backward_weight(const Operation& op) {
     if (op.cut == LinearCut::kColumn && sequence_parallel() && op.needs_input())

@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "spec/hardware.h"
 #include "spec/operations.h"
 
 namespace fivefold {
@@ -15,15 +16,17 @@ struct LayerCall {
   GroupKind group = GroupKind::kTp;
   int64_t elements = 0;  // of the whole tensor, which every rank has before or after; of what is sent or received
   int64_t element_bytes = 0;
-  int operation = -1;   // whose pass it belongs to; -1: none that could hide it
-  double beside = 0;    // share of that operation's computation that goes on meanwhile
-  bool joined = false;  // one batch with the call before it
+  int operation = -1;          // whose pass it belongs to; -1: none that could hide it
+  double beside = 0;           // share of that operation's computation that goes on meanwhile
+  bool joined = false;         // one batch with the call before it
+  Pass pass = Pass::kForward;  // of `operation`: what a backward rebuilds runs forward
 
   // Sent by one of `ranks`.
   int64_t bytes_sent(int64_t ranks) const;
 };
 
-// In order of issue. Empty without tensor and context parallelism. Takes what tape() takes.
+// In order of issue, with those of what selective recompute runs again. Empty without tensor and context parallelism.
+// Takes what tape() takes.
 std::vector<LayerCall> layer_calls(const UnitOperations& operations, TapeStep step, const TapeShape& shape,
                                    const TapeOptions& options = {});
 

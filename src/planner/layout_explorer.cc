@@ -32,21 +32,21 @@ void LayoutExplorer::open_schedules(const Layout& split, const Emit& emit) {
   if (fresh) {
     for (const Layout& layout : space_.schedules(split)) {
       const ResolvedConfig config = *space_.resolved(layout);
-      found->second.push_back({{layout, bounds_.seconds_unsharded(config, bounds_.work(config))}, Open::kSegment});
+      found->second.push_back({{layout, bounds_.seconds_unsharded(config, bounds_.work(config))}, Open::kRecomputed});
       ++num_bounds_;
     }
   }
   for (const Node& node : found->second) emit(node);
 }
 
-void LayoutExplorer::open_segments(const Layout& layout, const Emit& emit) {
+void LayoutExplorer::open_recomputed(const Layout& layout, const Emit& emit) {
   ResolvedConfig config = *space_.resolved(layout);
   const int64_t longest = *std::max_element(config.layers_per_chunk.begin(), config.layers_per_chunk.end());
-  for (const int64_t every : space_.segments(longest)) {
+  for (const Recomputed& recomputed : space_.recomputed(longest)) {
     Layout next = layout;
-    next.every = every;
-    config.config.recompute.kind = every > 0 ? RecomputeKind::kFull : RecomputeKind::kNone;
-    config.config.recompute.every = std::max<int64_t>(1, every);
+    next.every = recomputed.every;
+    next.dropped = recomputed.dropped;
+    config.config.recompute = recomputed.config();
     emit({{next, bounds_.seconds_unsharded(config, bounds_.work(config))},
           next.pp > 1 ? Open::kOrder : Open::kSharding});
     ++num_bounds_;
@@ -95,8 +95,8 @@ void LayoutExplorer::open(const Node& node, const Group& group, Memory memory, c
   switch (node.open) {
     case Open::kSchedule:
       return open_schedules(layout, emit);
-    case Open::kSegment:
-      return open_segments(layout, emit);
+    case Open::kRecomputed:
+      return open_recomputed(layout, emit);
     case Open::kOrder:
       return emit({{layout, std::max(node.timed.seconds, makespan(layout))}, Open::kSharding});
     case Open::kSharding:
@@ -193,8 +193,9 @@ std::vector<LayoutExplorer::SizedLayout> LayoutExplorer::sizes(const Group& grou
     for (Layout layout : space_.schedules(split.layout)) {
       const ResolvedConfig plain = *space_.resolved(layout);
       const int64_t longest = *std::max_element(plain.layers_per_chunk.begin(), plain.layers_per_chunk.end());
-      for (const int64_t every : space_.segments(longest)) {
-        layout.every = every;
+      for (const Recomputed& recomputed : space_.recomputed(longest)) {
+        layout.every = recomputed.every;
+        layout.dropped = recomputed.dropped;
         layout.zero = 0;
         layout.shard_size = 1;
         std::optional<ResolvedConfig> config = space_.resolved(layout);

@@ -2,7 +2,7 @@
 //
 // Note [Best first]
 //   A queue holds layouts whose last axes are open, each with a bound of all that it stands for (layout_bounds.h). The
-//   one with the least bound is opened: a split into its schedules, a schedule into its recomputed segments, those into
+//   one with the least bound is opened: a split into its schedules, a schedule into what is recomputed, that into
 //   shardings. A layout without an open axis is dropped when its bound of memory exceeds the capacity, else replayed,
 //   and put back with its exact time. The first to come out with that is the fastest: no bound of the rest is below it.
 //   A kind of layout that cannot be the plan any more, its bounds being above the plan's time, is not followed to its
@@ -64,7 +64,7 @@ class LayoutExplorer {
 
  private:
   // kOrder: of a pipeline, whose order of computations is replayed before its shardings are looked at.
-  enum class Open : uint8_t { kSchedule, kSegment, kOrder, kSharding, kNothing, kReplayed };
+  enum class Open : uint8_t { kSchedule, kRecomputed, kOrder, kSharding, kNothing, kReplayed };
   struct Node {
     TimedLayout timed;
     Open open = Open::kSchedule;
@@ -73,7 +73,7 @@ class LayoutExplorer {
   using Emit = std::function<void(const Node&)>;
   void open(const Node& node, const Group& group, Memory memory, const Emit& emit);
   void open_schedules(const Layout& split, const Emit& emit);
-  void open_segments(const Layout& layout, const Emit& emit);
+  void open_recomputed(const Layout& layout, const Emit& emit);
   void open_shardings(const Layout& layout, const Group& group, Memory memory, const Emit& emit);
   struct SizedLayout {
     Layout layout;

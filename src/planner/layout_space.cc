@@ -50,7 +50,28 @@ std::vector<int> chunks_of(ScheduleKind kind) {
   }
 }
 
+// A product costs as much again as it saves, whichever it is: the small one alone, the large one, both. The attention
+// itself costs more the longer the sequence, and saves the least.
+std::vector<DroppedTensors> worth_dropping(const ModelSpec& model) {
+  DroppedTensors qkv, mlp, products, all;
+  for (const Droppable name : droppable_tensors(model)) {
+    all.add(name);
+    if (name == Droppable::kAttentionOut) continue;
+    products.add(name);
+    (name == Droppable::kAttentionQkv ? qkv : mlp).add(name);
+  }
+  std::vector<DroppedTensors> sets;
+  for (const DroppedTensors& set : {qkv, mlp, products, all})
+    if (!set.empty() && std::find(sets.begin(), sets.end(), set) == sets.end()) sets.push_back(set);
+  return sets;
+}
+
 }  // namespace
+
+RecomputeConfig Recomputed::config() const {
+  if (!dropped.empty()) return {.kind = RecomputeKind::kSelective, .tensors = dropped.names()};
+  return {.kind = every > 0 ? RecomputeKind::kFull : RecomputeKind::kNone, .every = std::max<int64_t>(1, every)};
+}
 
 int ranks_of_node(const HardwareSpec& hardware, int ranks) {
   if (hardware.device.cores > 0 && !hardware.simulated) return ranks;
@@ -70,6 +91,7 @@ Layout layout_of(const RunConfig& config) {
           .schedule = parallel.schedule,
           .vpp = parallel.vpp,
           .every = config.recompute.kind == RecomputeKind::kFull ? config.recompute.every : 0,
+          .dropped = dropped_tensors(config.recompute),
           .zero = parallel.zero,
           .shard_size = parallel.shard_size};
 }
@@ -77,9 +99,11 @@ Layout layout_of(const RunConfig& config) {
 std::array<int64_t, 11> simplicity(const Layout& layout) {
   const int64_t splits = (layout.tp > 1) + (layout.cp > 1) + (layout.pp > 1);
   const auto* place = std::find(std::begin(kPlainFirst), std::end(kPlainFirst), layout.schedule);
-  return {splits,      layout.pp,    layout.cp,          layout.tp, layout.every > 0,
-          layout.zero, layout.micro, -layout.shard_size, layout.sp, layout.pp > 1 ? place - std::begin(kPlainFirst) : 0,
-          layout.vpp};
+  constexpr int kSegments = 1 + static_cast<int>(std::size(kDroppableNames));
+  return {
+      splits,      layout.pp,    layout.cp,          layout.tp, layout.every > 0 ? kSegments : layout.dropped.count(),
+      layout.zero, layout.micro, -layout.shard_size, layout.sp, layout.pp > 1 ? place - std::begin(kPlainFirst) : 0,
+      layout.vpp};
 }
 
 LayoutSpace::LayoutSpace(const ModelSpec& model, const RunConfig& base, const FixedKeys& fixed,
@@ -172,21 +196,24 @@ std::vector<Layout> LayoutSpace::schedules(const Layout& split) const {
   return kept;
 }
 
-std::vector<int64_t> LayoutSpace::segments(int64_t longest_chunk) const {
+std::vector<Recomputed> LayoutSpace::recomputed(int64_t longest_chunk) const {
   const auto layers = static_cast<int64_t>(model_.layers.size());
-  const bool may_not = !fixed_.recompute || base_.recompute.kind == RecomputeKind::kNone;
-  const bool may = !fixed_.recompute || base_.recompute.kind == RecomputeKind::kFull;
-  std::vector<int64_t> kept;
-  if (may_not) kept.push_back(0);
-  if (!may) return kept;
+  const auto may = [&](RecomputeKind kind) { return !fixed_.recompute || base_.recompute.kind == kind; };
+  std::vector<Recomputed> kept;
+  if (may(RecomputeKind::kNone)) kept.push_back({});
+  if (fixed_.recompute && base_.recompute.kind == RecomputeKind::kSelective)
+    kept.push_back({.dropped = dropped_tensors(base_.recompute)});
+  else if (may(RecomputeKind::kSelective))
+    for (const DroppedTensors& dropped : worth_dropping(model_)) kept.push_back({.dropped = dropped});
+  if (!may(RecomputeKind::kFull)) return kept;
   if (fixed_.every) {
-    kept.push_back(base_.recompute.every);
+    kept.push_back({.every = base_.recompute.every});
     return kept;
   }
   const std::set<int64_t> lengths{1, 2, 4, 8, std::lround(std::sqrt(static_cast<double>(layers)))};
   for (const int64_t every : lengths) {
     if (every > layers) break;
-    kept.push_back(every);
+    kept.push_back({.every = every});
     if (every >= longest_chunk) break;
   }
   return kept;
@@ -225,8 +252,7 @@ RunConfig LayoutSpace::config(const Layout& layout) const {
   parallel.shard_size = layout.zero == 0 ? std::min(layout.shard_size, 1) : layout.shard_size;
   config.batch.micro = layout.micro;
   config.batch.global = global_;
-  config.recompute.kind = layout.every > 0 ? RecomputeKind::kFull : RecomputeKind::kNone;
-  config.recompute.every = std::max<int64_t>(1, layout.every);
+  config.recompute = Recomputed{layout.every, layout.dropped}.config();
   return config;
 }
 

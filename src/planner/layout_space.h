@@ -12,8 +12,9 @@
 //              chunks a rank
 //   zero       0 to 3, over every divisor of dp x cp
 //   micro      divisors of a replica's sequences, up to 64
-//   recompute  none, or segments of 1, 2, 4, 8 and sqrt(layers) layers; of those longer than every chunk only the
-//              shortest, since they are the same
+//   recompute  none; selective: without attention.qkv, without the MLP's product, without both, without all that can
+//              be dropped; or segments of 1, 2, 4, 8 and sqrt(layers) layers, of those longer than every chunk only
+//              the shortest, since they are the same
 //   A key that is fixed has its configured value only.
 #pragma once
 
@@ -22,6 +23,7 @@
 #include <utility>
 #include <vector>
 
+#include "spec/dropped_tensors.h"
 #include "spec/hardware.h"
 #include "spec/model.h"
 #include "spec/run_config_resolve.h"
@@ -38,6 +40,15 @@ enum class TensorReach : uint8_t { kNode, kAnywhere };
 // Ranks of a run that lie on one node: all of them on a CPU that imitates no cluster.
 int ranks_of_node(const HardwareSpec& hardware, int ranks);
 
+// What backward computes again: nothing, segments of `every` layers, or what is dropped.
+struct Recomputed {
+  int64_t every = 0;
+  DroppedTensors dropped;
+
+  // As the configuration has it.
+  RecomputeConfig config() const;
+};
+
 // What the search chooses.
 struct Layout {
   ComputeKind compute = ComputeKind::kBf16;
@@ -49,7 +60,8 @@ struct Layout {
   int64_t micro = 1;
   ScheduleKind schedule = ScheduleKind::k1F1B;
   int vpp = 1;
-  int64_t every = 0;  // layers a recomputed segment; 0: nothing recomputed
+  int64_t every = 0;       // layers a recomputed segment; 0: no segments
+  DroppedTensors dropped;  // of selective recompute; not with segments
   int zero = 0;
   int shard_size = 1;
 
@@ -59,8 +71,8 @@ struct Layout {
 Layout layout_of(const RunConfig& config);
 
 // How much a layout asks of its owner, for layouts of equal speed: fewer kinds of split, lower degrees of pp, cp and
-// tp, no recompute, the lower ZeRO level, smaller microbatches, which leave head-room, the larger shard group, no sp,
-// the plainer schedule with fewer chunks. Less is simpler.
+// tp, no recompute, then dropped tensors, fewest first, the lower ZeRO level, smaller microbatches, which leave
+// head-room, the larger shard group, no sp, the plainer schedule with fewer chunks. Less is simpler.
 std::array<int64_t, 11> simplicity(const Layout& layout);
 
 class LayoutSpace {
@@ -78,8 +90,8 @@ class LayoutSpace {
   std::vector<Layout> splits() const;
   // Of a split: schedule and vpp, as far as they are legal.
   std::vector<Layout> schedules(const Layout& split) const;
-  // And the recomputed segments, for chunks of at most so many layers.
-  std::vector<int64_t> segments(int64_t longest_chunk) const;
+  // And what is recomputed, in chunks of at most so many layers.
+  std::vector<Recomputed> recomputed(int64_t longest_chunk) const;
   // ZeRO level and shard size.
   std::vector<std::pair<int, int>> shardings(const Layout& split) const;
 

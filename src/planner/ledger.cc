@@ -26,7 +26,7 @@ class StepReplay {
         policy_(sharding_policy(config)),
         shape_(tape_shape(config)) {
     for (int unit = 0; unit < inventory_.num_units(); ++unit)
-      operations_.push_back(unit_operations(model_, inventory_, unit, part_.split(), part_.context()));
+      operations_.push_back(unit_operations(model_, inventory_, unit, part_.split(), part_.context(), part_.dropped()));
   }
 
   void allocate_persistent() {

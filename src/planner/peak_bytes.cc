@@ -13,7 +13,8 @@ int64_t stream_bytes(const ModelSpec& model, const ResolvedConfig& config) {
 
 auto pass_key(const ResolvedConfig& config) {
   const ParallelConfig& parallel = config.config.parallel;
-  return std::tuple(parallel.tp, parallel.sp, parallel.cp, parallel.cp_kind, config.config.batch.micro, config.compute);
+  return std::tuple(parallel.tp, parallel.sp, parallel.cp, parallel.cp_kind, config.config.batch.micro, config.compute,
+                    dropped_tensors(config.config.recompute));
 }
 
 }  // namespace
@@ -35,7 +36,8 @@ struct PeakBytes::Walk {
 // Frees of what another tape allocated have the bytes that it had there: `sizes` remembers them by owner and id.
 PeakBytes::UnitSteps PeakBytes::unit_steps(const ResolvedConfig& config, int unit) {
   const RankView part(memo_.model(), memo_.inventory(), config, 0, memo_.part(config));
-  const UnitOperations operations = unit_operations(part.model(), part.inventory(), unit, part.split(), part.context());
+  const UnitOperations operations =
+      unit_operations(part.model(), part.inventory(), unit, part.split(), part.context(), part.dropped());
   const TapeShape shape = tape_shape(config);
   const int64_t stream = stream_bytes(memo_.model(), config);
   std::map<std::pair<Owner, int>, int64_t> sizes{{{Owner::kMicrobatch, kStreamGradientId}, stream}};

@@ -43,8 +43,9 @@ class PeakBytes {
 
   PredictionMemo& memo_;
   std::map<int64_t, int64_t> rope_;  // bytes of the tables, by tokens of a sequence
-  std::map<std::tuple<int, bool, int, CpKind, int64_t, DType>, std::vector<UnitSteps>> steps_;
-  std::map<std::tuple<int, bool, int, CpKind, int64_t, DType>, std::vector<int64_t>> saved_;
+  using PassKey = std::tuple<int, bool, int, CpKind, int64_t, DType, DroppedTensors>;
+  std::map<PassKey, std::vector<UnitSteps>> steps_;
+  std::map<PassKey, std::vector<int64_t>> saved_;
   std::map<std::tuple<int, bool, int, int, DType, DType>, std::vector<int64_t>> states_;
 };
 

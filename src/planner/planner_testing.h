@@ -28,6 +28,7 @@ inline HardwareSpec named_hardware(const std::string& name) {
 struct Layout {
   int dp = 1, zero = 0, shard_size = 0;
   int64_t micro = 1, accumulation = 1, sequence = 1024, recompute_every = 0, loss_chunk = 512;
+  std::vector<std::string> dropped;  // selective recompute
   ComputeKind compute = ComputeKind::kBf16;
 };
 
@@ -41,6 +42,8 @@ inline ResolvedConfig resolved(const ModelSpec& model, const Layout& layout) {
   config.batch.global = layout.micro * layout.accumulation * layout.dp;
   config.batch.loss_chunk = layout.loss_chunk;
   config.precision.compute = layout.compute;
+  if (!layout.dropped.empty())
+    config.recompute = {.kind = RecomputeKind::kSelective, .every = 1, .tensors = layout.dropped};
   if (layout.recompute_every > 0)
     config.recompute = {.kind = RecomputeKind::kFull, .every = layout.recompute_every, .tensors = {}};
   const auto result = resolve(config, model);

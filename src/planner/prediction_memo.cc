@@ -29,8 +29,9 @@ class UnitClock {
 
  private:
   double pass_seconds(const Unit& unit, const UnitOperations& operations, Pass pass, int count) const;
+  double rebuild_seconds(const Unit& unit, const UnitOperations& operations) const;
   double weight_seconds(const Unit& unit, const UnitOperations& operations) const;
-  TensorSeconds tensor_seconds(const Unit& unit, const UnitOperations& operations, TapeStep step, Pass pass,
+  TensorSeconds tensor_seconds(const Unit& unit, const UnitOperations& operations, TapeStep step,
                                const TapeOptions& options = {}) const;
 
   RankView part_;
@@ -50,6 +51,15 @@ double UnitClock::pass_seconds(const Unit& unit, const UnitOperations& operation
   return seconds;
 }
 
+// What a layer's backward runs again.
+double UnitClock::rebuild_seconds(const Unit& unit, const UnitOperations& operations) const {
+  double seconds = 0;
+  for (const int i : rebuilt_operations(operations))
+    seconds += rates_.operation_seconds(operations.operations[static_cast<size_t>(i)].kind, Pass::kForward,
+                                        operation_work(part_.model(), unit, operations, i, Pass::kForward, shape_));
+  return seconds;
+}
+
 // Of a layer's backward, the products that make weight gradients.
 double UnitClock::weight_seconds(const Unit& unit, const UnitOperations& operations) const {
   double seconds = 0;
@@ -63,7 +73,7 @@ double UnitClock::weight_seconds(const Unit& unit, const UnitOperations& operati
 
 // Collectives of the tensor and context groups in one pass. What is beside a computation hides for as long as that
 // takes.
-TensorSeconds UnitClock::tensor_seconds(const Unit& unit, const UnitOperations& operations, TapeStep step, Pass pass,
+TensorSeconds UnitClock::tensor_seconds(const Unit& unit, const UnitOperations& operations, TapeStep step,
                                         const TapeOptions& options) const {
   TensorSeconds seconds;
   const std::vector<LayerCall> calls = layer_calls(operations, step, tape_, options);
@@ -82,9 +92,9 @@ TensorSeconds UnitClock::tensor_seconds(const Unit& unit, const UnitOperations& 
     double beside = 0;
     if (call.beside > 0) {
       const OperationKind kind = operations.operations[static_cast<size_t>(call.operation)].kind;
-      beside =
-          call.beside * rates_.operation_seconds(
-                            kind, pass, operation_work(part_.model(), unit, operations, call.operation, pass, shape_));
+      beside = call.beside *
+               rates_.operation_seconds(
+                   kind, call.pass, operation_work(part_.model(), unit, operations, call.operation, call.pass, shape_));
     }
     const double hidden = std::min(1.0, beside / link.seconds);
     seconds.hidden = seconds.hidden + LinkSeconds{hidden * link.seconds, hidden * link.moving};
@@ -100,23 +110,22 @@ TensorSeconds UnitClock::tensor_seconds(const Unit& unit, const UnitOperations& 
 PassSeconds UnitClock::passes(int index) const {
   const Unit& unit = part_.inventory().units[static_cast<size_t>(index)];
   const UnitOperations operations =
-      unit_operations(part_.model(), part_.inventory(), index, part_.split(), part_.context());
+      unit_operations(part_.model(), part_.inventory(), index, part_.split(), part_.context(), part_.dropped());
   const int count = static_cast<int>(operations.operations.size());
   PassSeconds s;
-  s.backward = pass_seconds(unit, operations, Pass::kBackward, count);
+  s.backward = pass_seconds(unit, operations, Pass::kBackward, count) + rebuild_seconds(unit, operations);
   if (unit.kind == UnitKind::kHead) {
     // The loss's forward is within its kBackward work; the norm's is not.
     s.head = s.backward + pass_seconds(unit, operations, Pass::kForward, 1);
-    s.tensor_head = tensor_seconds(unit, operations, TapeStep::kLoss, Pass::kBackward);
+    s.tensor_head = tensor_seconds(unit, operations, TapeStep::kLoss);
   } else {
-    s.tensor_forward = tensor_seconds(unit, operations, TapeStep::kForward, Pass::kForward);
-    s.tensor_backward = tensor_seconds(unit, operations, TapeStep::kBackward, Pass::kBackward);
+    s.tensor_forward = tensor_seconds(unit, operations, TapeStep::kForward);
+    s.tensor_backward = tensor_seconds(unit, operations, TapeStep::kBackward);
     if (unit.kind == UnitKind::kLayer) {
-      s.tensor_recompute = tensor_seconds(unit, operations, TapeStep::kRecompute, Pass::kForward);
-      s.tensor_recompute_unused =
-          tensor_seconds(unit, operations, TapeStep::kRecompute, Pass::kForward, {.output_unused = true});
-      s.tensor_backward_input = tensor_seconds(unit, operations, TapeStep::kBackwardInput, Pass::kBackward);
-      s.tensor_backward_weight = tensor_seconds(unit, operations, TapeStep::kBackwardWeight, Pass::kBackward);
+      s.tensor_recompute = tensor_seconds(unit, operations, TapeStep::kRecompute);
+      s.tensor_recompute_unused = tensor_seconds(unit, operations, TapeStep::kRecompute, {.output_unused = true});
+      s.tensor_backward_input = tensor_seconds(unit, operations, TapeStep::kBackwardInput);
+      s.tensor_backward_weight = tensor_seconds(unit, operations, TapeStep::kBackwardWeight);
       s.backward_weight = weight_seconds(unit, operations);
       s.backward_input = s.backward - s.backward_weight;
     }
@@ -198,7 +207,7 @@ const std::vector<PassSeconds>& PredictionMemo::passes(const ResolvedConfig& con
   const ParallelConfig& parallel = config.config.parallel;
   std::vector<PassSeconds>& all =
       passes_[{parallel.tp, parallel.sp, parallel.cp, parallel.cp_kind, config.config.batch.micro, config.compute,
-               config.degrees.world(), parallel.threads}];
+               config.degrees.world(), parallel.threads, dropped_tensors(config.config.recompute)}];
   if (!all.empty()) return all;
   const UnitClock clock(*this, config);
   for (int unit = 0; unit < inventory_.num_units(); ++unit) {

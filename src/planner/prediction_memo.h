@@ -50,7 +50,8 @@ class PredictionMemo {
   std::map<std::tuple<int, int, int, int, int, int>, LinkTimes> links_;
   std::map<std::tuple<DType, int, int>, Rates> rates_;
   std::map<std::tuple<int, int, int, int, int64_t>, Transfers> transfers_;
-  std::map<std::tuple<int, bool, int, CpKind, int64_t, DType, int, int>, std::vector<PassSeconds>> passes_;
+  std::map<std::tuple<int, bool, int, CpKind, int64_t, DType, int, int, DroppedTensors>, std::vector<PassSeconds>>
+      passes_;
   using StateKey = std::tuple<int, int, int, int, int, int, DType, DType>;
   static StateKey state_key(const ResolvedConfig& config);
   std::map<StateKey, std::vector<StateSeconds>> states_;

@@ -33,6 +33,7 @@ RankView::RankView(const ModelSpec& model, const Inventory& inventory, const Res
       rank_(rank),
       split_(tensor_split(config, rank)),
       context_(context_split(config)),
+      dropped_(dropped_tensors(config.config.recompute)),
       stages_(rank_stages(model, config, rank)),
       part_(part) {
   shards_ = sharding_policy(config).shards;

@@ -21,6 +21,7 @@ class RankView {
 
   const TensorSplit& split() const { return split_; }
   const ContextSplit& context() const { return context_; }
+  const DroppedTensors& dropped() const { return dropped_; }
   const RankStages& stages() const { return stages_; }
   Program program() const { return training_program(inventory(), *config_, stages_, rank_); }
   const ModelSpec& model() const { return part_ != nullptr ? part_->model : *whole_model_; }
@@ -35,6 +36,7 @@ class RankView {
   int rank_;
   TensorSplit split_;
   ContextSplit context_;
+  DroppedTensors dropped_;
   RankStages stages_;
   std::shared_ptr<const RankPart> owned_;
   const RankPart* part_ = nullptr;

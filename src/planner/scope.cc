@@ -40,7 +40,6 @@ std::vector<Error> planner_scope(const ModelSpec& model, const RunConfig& config
     refuse("precision.params", "fp32 under bf16 compute", "params = auto");
   if (precision.optimizer_state != OptimizerStateKind::kFp32)
     refuse("precision.optimizer_state", to_string(precision.optimizer_state), "optimizer_state = fp32");
-  if (config.recompute.kind == RecomputeKind::kSelective) refuse("recompute.kind", "selective", "kind = full or none");
   return errors;
 }
 

@@ -164,6 +164,8 @@ std::string layout_text(const ResolvedConfig& config) {
   text += fmt::format(" micro={} accumulation={}", config.config.batch.micro, config.num_microbatches);
   if (config.config.recompute.kind == RecomputeKind::kFull)
     text += fmt::format(" recompute=full/{}", config.config.recompute.every);
+  if (config.config.recompute.kind == RecomputeKind::kSelective)
+    text += fmt::format(" recompute=selective/{}", fmt::join(config.config.recompute.tensors, "+"));
   return text + " " + std::string(to_string(config.config.precision.compute));
 }
 

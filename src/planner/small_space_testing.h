@@ -42,6 +42,20 @@ struct EveryLayout {
   int64_t peak = 0;  // of the fullest pipeline rank, with what is outside the tensors
 };
 
+// Of a model whose layers are attention and a gated MLP.
+inline std::vector<RecomputeConfig> every_recompute(int layers) {
+  std::vector<RecomputeConfig> all{{}};
+  const std::vector<std::vector<std::string>> sets{{"attention.qkv"},
+                                                   {"mlp.gate_up"},
+                                                   {"attention.qkv", "mlp.gate_up"},
+                                                   {"attention.qkv", "attention.out", "mlp.gate_up"}};
+  for (const std::vector<std::string>& tensors : sets)
+    all.push_back({.kind = RecomputeKind::kSelective, .every = 1, .tensors = tensors});
+  for (const int64_t every : std::set<int64_t>{1, 2, 4, 8, std::lround(std::sqrt(layers))})
+    if (every <= layers) all.push_back({.kind = RecomputeKind::kFull, .every = every, .tensors = {}});
+  return all;
+}
+
 // Of the space in planner/layout_space.h without what `keep` refuses, and with tp up to `most_tp`. For GPUs: one
 // precision.
 template <typename Keep>
@@ -53,7 +67,6 @@ std::vector<RunConfig> every_config(const SearchRequest& request, int64_t global
     for (int i = 1; i <= most; ++i) values.push_back(i);
     return values;
   };
-  const int64_t root = std::lround(std::sqrt(layers));
   for (const int tp : axis(std::min<int>(ranks, static_cast<int>(most_tp))))
     for (const int cp : axis(ranks))
       for (const int pp : axis(std::min(ranks, layers)))
@@ -64,7 +77,7 @@ std::vector<RunConfig> every_config(const SearchRequest& request, int64_t global
                 for (const int zero : {0, 1, 2, 3})
                   for (const int shards : axis(ranks))
                     for (const int64_t micro : axis(static_cast<int>(global)))
-                      for (const int64_t every : {0, 1, 2, 4, 8, -1}) {
+                      for (const RecomputeConfig& recompute : every_recompute(layers)) {
                         if (ranks % (tp * cp * pp) != 0) continue;
                         const int dp = ranks / (tp * cp * pp);
                         if ((sp && tp == 1) || (kind > 0 && cp == 1)) continue;
@@ -73,7 +86,6 @@ std::vector<RunConfig> every_config(const SearchRequest& request, int64_t global
                           continue;
                         if (pp == 1 && (vpp > 1 || schedule != static_cast<int>(ScheduleKind::k1F1B))) continue;
                         if (pp * vpp > layers || dp * cp % shards != 0 || global % (dp * micro) != 0) continue;
-                        if (every > layers || every == (every < 0 ? 0 : root)) continue;
                         RunConfig config = request.base;
                         config.parallel = {.dp = dp,
                                            .tp = tp,
@@ -88,8 +100,7 @@ std::vector<RunConfig> every_config(const SearchRequest& request, int64_t global
                                            .prefetch = request.base.parallel.prefetch};
                         config.batch.micro = micro;
                         config.batch.global = global;
-                        config.recompute.kind = every == 0 ? RecomputeKind::kNone : RecomputeKind::kFull;
-                        config.recompute.every = every < 0 ? root : std::max<int64_t>(1, every);
+                        config.recompute = recompute;
                         if (keep(config) && validate_layout(request.model, config).empty() &&
                             validate_engine(request.model, config).empty())
                           all.push_back(config);

@@ -50,7 +50,7 @@ std::vector<TrafficLine> predict_traffic(const ModelSpec& model, const Inventory
   TrafficSum sum;
   const auto add_tensor = [&](const Instruction& instruction, TapeStep step, const TapeOptions& options) {
     const UnitOperations operations =
-        unit_operations(part.model(), part.inventory(), instruction.unit, part.split(), part.context());
+        unit_operations(part.model(), part.inventory(), instruction.unit, part.split(), part.context(), part.dropped());
     for (const LayerCall& call : layer_calls(operations, step, shape, options))
       sum.add(call.kind, call.group, call.purpose, call.bytes_sent(grid.group_size(call.group)));
   };

@@ -1,6 +1,7 @@
 #include "planner/work.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "spec/model_count.h"
 
@@ -223,6 +224,16 @@ int num_recomputed_operations(const UnitOperations& operations, bool output_unus
   return count;
 }
 
+std::vector<int> rebuilt_operations(const UnitOperations& operations) {
+  std::vector<int> rebuilt;
+  for (const Rebuild& rebuild : operations.rebuilds)
+    for (const Rebuild::Again& again : rebuild.operations) {
+      const OperationKind kind = operations.operations[static_cast<size_t>(again.operation)].kind;
+      if (kind != OperationKind::kNorm && again.part != RebuildPart::kExchange) rebuilt.push_back(again.operation);
+    }
+  return rebuilt;
+}
+
 StepFlops step_flops(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config) {
   const auto tokens = static_cast<double>(config.tokens_per_step);
   const auto sequence = static_cast<double>(config.config.batch.sequence);
@@ -236,15 +247,21 @@ StepFlops step_flops(const ModelSpec& model, const Inventory& inventory, const R
     flops.attention_causal += full * (1 - visible / (2 * sequence));
   }
   const int every = lowering_options(config).recompute_every;
-  if (every == 0) return flops;
+  const DroppedTensors dropped = dropped_tensors(config.config.recompute);
+  if (every == 0 && dropped.empty()) return flops;
   const WorkShape shape{
       .tokens = config.tokens_per_step, .sequence = config.config.batch.sequence, .compute = config.compute};
   const int num_layers = static_cast<int>(model.layers.size());
   for (int layer = 0; layer < num_layers; ++layer) {
     const Unit& unit = inventory.units[static_cast<size_t>(layer) + 1];
-    const UnitOperations operations = unit_operations(model, inventory, layer + 1);
-    const bool last_of_segment = layer % every == every - 1 || layer == num_layers - 1;
-    for (int i = 0; i < num_recomputed_operations(operations, last_of_segment); ++i) {
+    const UnitOperations operations = unit_operations(model, inventory, layer + 1, {}, {}, dropped);
+    std::vector<int> again = rebuilt_operations(operations);
+    if (every > 0) {
+      const bool last_of_segment = layer % every == every - 1 || layer == num_layers - 1;
+      again.resize(static_cast<size_t>(num_recomputed_operations(operations, last_of_segment)));
+      std::iota(again.begin(), again.end(), 0);
+    }
+    for (const int i : again) {
       const double work = operation_work(model, unit, operations, i, Pass::kForward, shape).total_flops();
       const bool attention = operations.operations[static_cast<size_t>(i)].kind == OperationKind::kAttention;
       (attention ? flops.recomputed_attention_causal : flops.recomputed_matrices) += work;

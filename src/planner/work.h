@@ -56,6 +56,10 @@ double accumulate_bytes_per_element(const ShardingPolicy& policy);
 // the unit's output exists already.
 int num_recomputed_operations(const UnitOperations& operations, bool output_unused);
 
+// The operations that selective recompute computes again within a backward. Norms are not among them: their backward
+// counts one pass to make their output again, and a rebuild spares it. Exchanges alone are no computation.
+std::vector<int> rebuilt_operations(const UnitOperations& operations);
+
 // Floating-point operations of a step over all ranks. Two conventions for attention: `causal` counts the pairs that the
 // mask leaves (6 L a d s per token), `full` all (12 L a d s).
 struct StepFlops {

@@ -22,7 +22,7 @@ ByteSizes::ByteSizes(const RunPlan& plan) {
     add(shard * dtype_bytes(policy.compute), "the weights' shard" + of_unit);
     add(shard * 4, "fp32 values for the shard" + of_unit);
     const UnitOperations operations =
-        unit_operations(part.model(), part.inventory(), index, part.split(), part.context());
+        unit_operations(part.model(), part.inventory(), index, part.split(), part.context(), part.dropped());
     for (const SavedTensor& tensor : saved_tensors(operations, unit.name, shape.compute))
       add(saved_bytes(tensor, shape), "saved tensor " + tensor.name);
     for (const Slot& slot : operations.slots)

@@ -97,6 +97,56 @@ TEST(Operations, Llama3_8BKeeps23hBytesPerTokenAndLayer) {
   EXPECT_EQ(bytes, 23 * 4096 + 4 * 32 + 8);
 }
 
+// docs/memory.md: mlp.gate_up 4f, attention.qkv 2(a+2k)d, attention.out 2ad + 4a bytes of the 23h + 136 are dropped.
+TEST(Operations, Llama3_8BKeepsLessOfWhatSelectiveRecomputeDrops) {
+  const ModelSpec model = llama(1, 4096, 32, 8, 128, 14336, 128256, false);
+  const Inventory inventory = build_inventory(model);
+  const auto kept = [&](const std::vector<std::string>& tensors) {
+    const DroppedTensors dropped = dropped_tensors({.kind = RecomputeKind::kSelective, .every = 1, .tensors = tensors});
+    int64_t bytes = 0;
+    for (const SavedTensor& saved :
+         saved_tensors(unit_operations(model, inventory, 1, {}, {}, dropped), "layers.0", DType::kBFloat16))
+      bytes += saved.bytes_per_token;
+    return bytes;
+  };
+  EXPECT_EQ(kept({"mlp.gate_up"}), 9 * 4096 + 4 * 32 + 8);
+  EXPECT_EQ(kept({"attention.qkv"}), 20 * 4096 + 4 * 32 + 8);
+  EXPECT_EQ(kept({"attention.out"}), 21 * 4096 + 8);
+  // Both ends of the residual stream and the norms' statistics are left.
+  EXPECT_EQ(kept({"attention.qkv", "attention.out", "mlp.gate_up"}), 4 * 4096 + 8);
+}
+
+TEST(Operations, RebuildsRunBeforeTheFirstReaderInForwardOrder) {
+  const ModelSpec model = llama(1, 64, 4, 2, 16, 96, 128, false);
+  const Inventory inventory = build_inventory(model);
+  const auto rebuilds = [&](const std::vector<std::string>& tensors, const ContextSplit& context = {}) {
+    const UnitOperations ops =
+        unit_operations(model, inventory, 1, {}, context,
+                        dropped_tensors({.kind = RecomputeKind::kSelective, .every = 1, .tensors = tensors}));
+    std::vector<std::string> lines;
+    for (const Rebuild& rebuild : ops.rebuilds) {
+      std::string line = ops.operations[static_cast<size_t>(rebuild.before)].name + ":";
+      for (const Rebuild::Again& again : rebuild.operations) {
+        line += " " + ops.operations[static_cast<size_t>(again.operation)].name;
+        if (again.part == RebuildPart::kExchange) line += " (exchange)";
+        if (again.part == RebuildPart::kAfterExchange) line += " (after exchange)";
+      }
+      lines.push_back(line);
+    }
+    return lines;
+  };
+  using Lines = std::vector<std::string>;
+  EXPECT_EQ(rebuilds({"mlp.gate_up"}), Lines{"down: mlp_norm gate_up"});
+  EXPECT_EQ(rebuilds({"attention.qkv"}), Lines{"attention: attention_norm qkv rope"});
+  EXPECT_EQ(rebuilds({"attention.out"}), Lines{"out: attention"});
+  EXPECT_EQ(rebuilds({"attention.qkv", "attention.out", "mlp.gate_up"}),
+            (Lines{"down: mlp_norm gate_up", "out: attention_norm qkv rope attention"}));
+  const ContextSplit ulysses{.degree = 2, .kind = CpKind::kUlysses};
+  EXPECT_EQ(rebuilds({"attention.qkv"}, ulysses), Lines{"attention: attention_norm qkv rope attention (exchange)"});
+  EXPECT_EQ(rebuilds({"attention.out"}, ulysses), Lines{"out: attention (after exchange)"});
+  EXPECT_EQ(rebuilds({"attention.qkv", "attention.out"}, ulysses), Lines{"out: attention_norm qkv rope attention"});
+}
+
 // A tape leaves exactly what it should: replayed over forward and backward every buffer is freed once.
 struct Replay {
   std::set<std::pair<int, int>> live;
@@ -138,6 +188,38 @@ TEST(Tape, ForwardThenBackwardFreesEverything) {
     replay.play(tape(ops, TapeStep::kBackward, shape), 1);
     EXPECT_EQ(replay.live, (std::set<std::pair<int, int>>{{-1, kStreamGradientId}}));
   }
+}
+
+// Of a layer with h = 64, (a + 2k) d = 128, ad = 64, f = 96 and 10 fp32 tokens (40 B an element of width). Backward of
+// down with gate_up made again holds 64 + 64 + 1 + 1 (input, stream, statistics), 128 + 64 + 4 (qkv, out, log-sum-exp),
+// the stream's gradient 64, the norm's output 64, gate_up 192 and the activation's product 96: 742 x 40 B. Without
+// dropping there is no norm's output: 678. Without qkv and out, too, the attention's backward holds less: input and
+// statistics 65, stream gradient 64, norm 64, qkv 128, out 64 + 4, their gradients 128 + 64 = 581.
+TEST(Tape, DroppedTensorsComeBackOneLayerAtATime) {
+  const ModelSpec model = llama(1, 64, 4, 2, 16, 96, 128, false);
+  const Inventory inventory = build_inventory(model);
+  const TapeShape shape{.tokens = 10, .loss_chunk = 4, .compute = DType::kFloat32};
+  const auto peak = [&](const std::vector<std::string>& tensors) {
+    const UnitOperations ops =
+        unit_operations(model, inventory, 1, {}, {},
+                        dropped_tensors({.kind = RecomputeKind::kSelective, .every = 1, .tensors = tensors}));
+    Replay replay;
+    replay.live = {{0, -5}, {-1, kStreamGradientId}};
+    replay.size = {{{0, -5}, 2560}, {{-1, kStreamGradientId}, 2560}};
+    replay.bytes = 5120;
+    replay.play(tape(ops, TapeStep::kForward, shape), 1);
+    replay.live.erase({1, ops.output});
+    replay.bytes -= 2560;
+    replay.peak = 0;
+    replay.play(tape(ops, TapeStep::kBackward, shape), 1);
+    EXPECT_EQ(replay.live, (std::set<std::pair<int, int>>{{-1, kStreamGradientId}}));
+    EXPECT_EQ(replay.bytes, 2560);
+    return replay.peak;
+  };
+  EXPECT_EQ(peak({}), 40 * 678);
+  EXPECT_EQ(peak({"mlp.gate_up"}), 40 * 742);
+  // 742 without 128 of qkv and 68 of out: 546.
+  EXPECT_EQ(peak({"attention.qkv", "attention.out", "mlp.gate_up"}), 40 * 581);
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "spec/rebuild.h"
+
 namespace fivefold {
 namespace {
 
@@ -20,6 +22,9 @@ class OperationBuilder {
   int statistics(const std::string& name, int64_t width, bool split_by_tp) {
     ops_.slots.push_back({name, width, true, Lifetime::kSaved, split_by_tp});
     return static_cast<int>(ops_.slots.size()) - 1;
+  }
+  void drop_by(Droppable name, const std::vector<int>& slots) {
+    for (const int slot : slots) ops_.slots[static_cast<size_t>(slot)].name_to_drop = name;
   }
   Operation& add(OperationKind kind, const std::string& name, int input, int output) {
     Operation op;
@@ -98,6 +103,7 @@ int add_attention(OperationBuilder& b, const MixerSpec& m, const ContextSplit& c
   const bool ulysses = context.degree > 1 && context.kind == CpKind::kUlysses;
   const int qkv = b.slot("qkv", heads * m.head_dim + gate, ulysses ? Lifetime::kRebuilt : Lifetime::kSaved, true);
   b.add(OperationKind::kLinear, "qkv", input, qkv);
+  b.drop_by(Droppable::kAttentionQkv, {qkv});
   if (m.qk_norm) {
     const int copy = b.slot("qk_before_norm", qk_heads * m.head_dim, Lifetime::kSaved, true);
     const int rstd = b.statistics("qk_norm.rstd", qk_heads, true);
@@ -106,17 +112,21 @@ int add_attention(OperationBuilder& b, const MixerSpec& m, const ContextSplit& c
     op.weight2 = b.unit().find("k_norm.weight");
     op.trains = b.parameter(op.weight).trained();
     op.extra = {copy, rstd};
+    b.drop_by(Droppable::kAttentionQkv, op.extra);
   }
   if (m.has_rope) b.add(OperationKind::kRope, "rope", qkv, qkv);
   const int out = b.slot("attention", m.num_heads * m.head_dim, Lifetime::kSaved, true);
   const int lse = b.statistics("attention.lse", m.num_heads, true);
   Operation& op = b.add(OperationKind::kAttention, "attention", qkv, out);
   op.extra = {lse};
+  b.drop_by(Droppable::kAttentionOut, {out, lse});
   if (ulysses) {
     // Of all tokens, a c-th of the heads; KV heads fewer than c are on several ranks.
     const int64_t c = context.degree, kv = m.num_kv_heads >= c ? m.num_kv_heads : c;
     op.extra.push_back(b.slot("attention.qkv_heads", (m.num_heads + 2 * kv) * m.head_dim, Lifetime::kSaved, true));
     op.extra.push_back(b.slot("attention.out_heads", m.num_heads * m.head_dim, Lifetime::kSaved, true));
+    b.drop_by(Droppable::kAttentionQkv, {op.extra[1]});
+    b.drop_by(Droppable::kAttentionOut, {op.extra[2]});
   }
   return out;
 }
@@ -166,6 +176,7 @@ int add_mlp_inner(OperationBuilder& b, const MlpSpec& m, int input) {
   const std::string name = gated ? "gate_up" : "up";
   const int up = b.slot(name, gated ? 2 * m.ffn : m.ffn, Lifetime::kSaved, true);
   b.add(OperationKind::kLinear, name, input, up);
+  b.drop_by(gated ? Droppable::kMlpGateUp : Droppable::kMlpUp, {up});
   const int act = b.slot("activation", m.ffn, Lifetime::kRebuilt, true);
   b.add(gated ? OperationKind::kGatedActivation : OperationKind::kActivation, "activation", up, act);
   return act;
@@ -197,7 +208,7 @@ int add_projection(OperationBuilder& b, const LayerSpec& layer, const std::strin
 }
 
 UnitOperations layer_operations(const ModelSpec& model, const Unit& unit, const TensorSplit& split,
-                                const ContextSplit& context) {
+                                const ContextSplit& context, const DroppedTensors& dropped) {
   const LayerSpec& layer = model.layers[static_cast<size_t>(unit.layer)];
   const int64_t h = model.hidden;
   OperationBuilder b(model, unit, split);
@@ -218,18 +229,20 @@ UnitOperations layer_operations(const ModelSpec& model, const Unit& unit, const 
     const int inner = moe ? add_moe(b, layer.mlp, h, input) : add_mlp_inner(b, layer.mlp, input);
     stream = add_projection(b, layer, "mlp", moe ? "" : "down", inner, stream, h);
   }
-  return b.finish(stream);
+  UnitOperations operations = b.finish(stream);
+  drop_tensors(dropped, operations);
+  return operations;
 }
 
 }  // namespace
 
 UnitOperations unit_operations(const ModelSpec& model, const Inventory& inventory, int unit_index,
-                               const TensorSplit& split, const ContextSplit& context) {
+                               const TensorSplit& split, const ContextSplit& context, const DroppedTensors& dropped) {
   const Unit& unit = inventory.units[static_cast<size_t>(unit_index)];
   OperationBuilder b(model, unit, split);
   switch (unit.kind) {
     case UnitKind::kLayer:
-      return layer_operations(model, unit, split, context);
+      return layer_operations(model, unit, split, context, dropped);
     case UnitKind::kEmbedding: {
       const int output = b.slot("output", model.hidden, Lifetime::kOutput, false);
       Operation& op = b.add(OperationKind::kEmbedding, "tokens", -1, output);
@@ -249,6 +262,13 @@ UnitOperations unit_operations(const ModelSpec& model, const Inventory& inventor
     }
   }
   FIVEFOLD_CHECK(false);
+}
+
+const std::vector<Rebuild::Again>& UnitOperations::rebuilt_before(size_t operation) const {
+  static const std::vector<Rebuild::Again> kNothing;
+  for (const Rebuild& rebuild : rebuilds)
+    if (rebuild.before == static_cast<int>(operation)) return rebuild.operations;
+  return kNothing;
 }
 
 int64_t saved_bytes(const SavedTensor& tensor, const TapeShape& shape) {

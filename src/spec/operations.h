@@ -14,6 +14,8 @@
 //   A weight in 4 bits is dequantised into a buffer that lives for one product. An adapter takes a buffer for u = x A^T
 //   (forward, and again when its gradients are made) and one for u's gradient. The input of a linear that needs it for
 //   no weight's gradient is neither rebuilt nor kept for one.
+//   What selective recompute drops is a saved buffer that forward frees after its last reader and backward makes again:
+//   Note [Rebuilds] in spec/rebuild.h.
 //   Backward in two parts: the first makes input gradients and keeps, of each linear, its input and its output's
 //   gradient (a copy where that is the residual gradient, which the norms add to) and, of norms, their weight gradients
 //   in fp32; the second makes weight gradients and frees what was kept.
@@ -33,9 +35,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "spec/dropped_tensors.h"
 #include "spec/inventory.h"
 #include "spec/run_config.h"
 #include "spec/tensor_split.h"
@@ -60,7 +64,8 @@ inline constexpr int kNumOperationKinds = static_cast<int>(OperationKind::kLoss)
 enum class Lifetime : uint8_t {
   kInput,    // the unit's input: a stream tensor that the previous unit allocated
   kSaved,    // kept from forward to backward
-  kRebuilt,  // freed in forward, rebuilt in backward from saved tensors
+  kRebuilt,  // freed in forward, rebuilt in backward from saved tensors by what reads it
+  kDropped,  // would be kSaved; freed in forward, made again in backward by a rebuild of the unit
   kOutput,   // handed to the next unit
 };
 
@@ -71,6 +76,7 @@ struct Slot {
   bool fp32 = false;  // statistics; otherwise the compute dtype
   Lifetime lifetime = Lifetime::kSaved;
   bool split_by_tp = false;  // tensor parallelism divides the width (else only sequence parallelism divides the tokens)
+  std::optional<Droppable> name_to_drop = {};  // by which selective recompute drops it
 };
 
 // Context parallelism of the attention: the sequence is split over `degree` ranks.
@@ -115,16 +121,34 @@ struct Operation {
   bool needs_input() const { return trains || adapter.exists(); }
 };
 
+// What of an operation runs again; less than the whole only of attention under Ulysses.
+enum class RebuildPart : uint8_t { kWhole, kExchange, kAfterExchange };
+
+// Operations that run again, in this order, right before the backward of operation `before`.
+struct Rebuild {
+  struct Again {
+    int operation = -1;
+    RebuildPart part = RebuildPart::kWhole;
+  };
+  int before = -1;
+  std::vector<Again> operations;
+};
+
 struct UnitOperations {
   UnitKind kind = UnitKind::kLayer;
   std::vector<Slot> slots;  // slot 0 is the input of a layer or head; the output slot is `output`
   int output = -1;
   std::vector<Operation> operations;
+  std::vector<Rebuild> rebuilds;  // of selective recompute, in the order of backward
+
+  // What runs again before the backward of an operation; empty: nothing.
+  const std::vector<Rebuild::Again>& rebuilt_before(size_t operation) const;
 };
 
 // Operations of unit `unit` of the inventory. Under tensor parallelism model and inventory are those of the rank.
 UnitOperations unit_operations(const ModelSpec& model, const Inventory& inventory, int unit,
-                               const TensorSplit& split = {}, const ContextSplit& context = {});
+                               const TensorSplit& split = {}, const ContextSplit& context = {},
+                               const DroppedTensors& dropped = {});
 
 struct TapeShape;
 
@@ -136,7 +160,7 @@ struct SavedTensor {
 };
 // Of a microbatch on this rank. Under sequence parallelism a tensor that is not split has this rank's tokens only.
 int64_t saved_bytes(const SavedTensor& tensor, const TapeShape& shape);
-// What a unit keeps from forward to backward without recompute, its input included.
+// What a unit keeps from forward to backward unless its whole layer is recomputed, its input included.
 std::vector<SavedTensor> saved_tensors(const UnitOperations& operations, const std::string& unit_name, DType compute);
 
 // ---- Tapes ----

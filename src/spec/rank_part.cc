@@ -40,7 +40,11 @@ RankPart rank_part(const ModelSpec& whole, const ResolvedConfig& config, int ran
   FIVEFOLD_CHECK(whole.adapter == with_method(whole, config.config.method).adapter,
                  "the model is not the one that the method trains");
   const TensorSplit split = tensor_split(config, rank);
-  return {split, context_split(config), rank_stages(whole, config, rank), split_model(whole, split.size),
+  return {split,
+          context_split(config),
+          dropped_tensors(config.config.recompute),
+          rank_stages(whole, config, rank),
+          split_model(whole, split.size),
           split_inventory(whole, split)};
 }
 

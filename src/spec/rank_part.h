@@ -32,6 +32,7 @@ struct RankStages {
 struct RankPart {
   TensorSplit split;
   ContextSplit context;
+  DroppedTensors dropped;  // of every layer
   RankStages stages;
   ModelSpec model;      // as narrow as tensor parallelism makes it; all layers
   Inventory inventory;  // all units, as this rank would hold them

@@ -1,8 +1,10 @@
 // Tapes of the operations in operations.h; see Note [Buffer rules] there.
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "spec/operations.h"
+#include "spec/tape_exchanges.h"
 
 namespace fivefold {
 namespace {
@@ -36,6 +38,8 @@ class TapeWriter {
     release(slot, Account::kActivations, input ? Owner::kPreviousUnit : Owner::kThisUnit);
   }
   Lifetime lifetime(int slot) const { return ops_.slots[static_cast<size_t>(slot)].lifetime; }
+  // Is there in backward: saved, or dropped and made again.
+  bool was_kept(int slot) const { return lifetime(slot) == Lifetime::kSaved || lifetime(slot) == Lifetime::kDropped; }
   std::vector<TapeEvent> finish() { return std::move(events_); }
 
   void forward(Keep keep, bool input_is_live_after, size_t num_operations);
@@ -45,8 +49,7 @@ class TapeWriter {
   void loss(bool with_backward);
 
  private:
-  void forward_linear(const Operation& op);
-  void forward_embedding(const Operation& op);
+  void forward_collective(const Operation& op);
   // The buffer of a weight in 4 bits, for one product with it.
   void dequantized(const Operation& op);
   void low_rank(const Operation& op, int id) {
@@ -58,14 +61,9 @@ class TapeWriter {
     low_rank(op, kLowRankId);
     release(kLowRankId);
   }
-  void forward_context(const Operation& op);
-  void backward_context(const Operation& op);
-  // Communication buffers of context parallelism, by number: allocated, and all freed.
-  void exchange(int64_t bytes) { allocate(kExchangeId + exchanges_++, bytes, Account::kCommBuffers); }
-  void end_exchange() {
-    while (exchanges_ > 0) release(kExchangeId + --exchanges_, Account::kCommBuffers);
-  }
-  int exchanges_ = 0;
+  void append(const std::vector<TapeEvent>& events) { events_.insert(events_.end(), events.begin(), events.end()); }
+  void rebuild_before(size_t operation);
+  void allocate_rebuilt(int slot);
   void backward_linear(const Operation& op);
   void backward_column_linear(const Operation& op);
   bool defers() const { return part_ == Part::kInput; }
@@ -80,6 +78,7 @@ class TapeWriter {
 
   // Buffer id that holds the gradient of a slot during backward.
   std::map<int, int> gradient_;
+  std::set<int> rebuilt_;  // kRebuilt slots that a rebuild made and nothing has freed
   Part part_ = Part::kBoth;
   struct Kept {
     int id;
@@ -103,9 +102,8 @@ void TapeWriter::forward(Keep keep, bool input_is_live_after, size_t num_operati
   for (size_t i = 0; i < num_operations; ++i) {
     const Operation& op = ops_.operations[i];
     for (const int slot : written(op)) allocate_slot(slot);
-    if (op.kind == OperationKind::kLinear) forward_linear(op);
-    if (op.kind == OperationKind::kEmbedding) forward_embedding(op);
-    if (op.kind == OperationKind::kAttention) forward_context(op);
+    forward_products(op);
+    if (op.kind == OperationKind::kAttention) append(forward_exchanges(ops_, op, shape_));
     for (int slot = 0; slot < static_cast<int>(ops_.slots.size()); ++slot) {
       if (slot == ops_.output) continue;
       // Last operation of this pass that touches the slot: its writer when nothing reads it.
@@ -128,10 +126,10 @@ void TapeWriter::dequantized(const Operation& op) {
   release(kDequantizedId, Account::kUnshardedParams);
 }
 
-// The gathered input of a column linear; the partial sum of a row linear.
-void TapeWriter::forward_linear(const Operation& op) {
-  const bool gathers = sequence_parallel() && op.cut != LinearCut::kNone;
-  if (gathers) allocate_gathered(kGatheredId, op.cut == LinearCut::kRow ? op.output : op.input);
+// The gathered input of a column linear; the partial sum of a row linear or of the embedding.
+void TapeWriter::forward_products(const Operation& op) {
+  const bool gathers = sequence_parallel() && (op.cut != LinearCut::kNone || op.kind == OperationKind::kEmbedding);
+  if (gathers) allocate_gathered(kGatheredId, op.cut == LinearCut::kColumn ? op.input : op.output);
   dequantized(op);
   if (op.adapter.exists()) {
     low_rank(op, kLowRankId);
@@ -140,57 +138,26 @@ void TapeWriter::forward_linear(const Operation& op) {
   if (gathers) release_gathered(kGatheredId);
 }
 
-void TapeWriter::forward_embedding(const Operation& op) {
-  if (!sequence_parallel()) return;
-  allocate_gathered(kGatheredId, op.output);
-  release_gathered(kGatheredId);
-}
-
-// Note [Exchanges] in engine/layers/context_parallel.h: widths are those of one rank's rows of q and of k and v.
-void TapeWriter::forward_context(const Operation& op) {
-  const int64_t c = shape_.context.degree, element = dtype_bytes(shape_.compute), t = shape_.tokens;
-  if (c == 1) return;
-  const int64_t q = width(op.output), kv = width(op.input) - q;
-  switch (shape_.context.kind) {
-    case CpKind::kRing:
-      exchange(t * q * 4);
-      for (int i = 0; i < 2; ++i) exchange(t * kv * element);
-      break;
-    case CpKind::kAllGather:
-      exchange(c * t * kv * element);
-      break;
-    case CpKind::kUlysses:
-      exchange(t * width(op.extra[1]) * element);
-      end_exchange();
-      exchange(t * q * element);
-      break;
-  }
-  end_exchange();
-}
-
-void TapeWriter::backward_context(const Operation& op) {
-  const int64_t c = shape_.context.degree, element = dtype_bytes(shape_.compute), t = shape_.tokens;
-  if (c == 1) return;
-  const int64_t q = width(op.output), kv = width(op.input) - q;
-  switch (shape_.context.kind) {
-    case CpKind::kRing:
-      exchange(t * q * 4);
-      for (int i = 0; i < 2; ++i) exchange(t * kv * element);
-      for (int i = 0; i < 3; ++i) exchange(t * kv * 4);
-      break;
-    case CpKind::kAllGather:
-      for (int i = 0; i < 2; ++i) exchange(c * t * kv * element);
-      break;
-    case CpKind::kUlysses: {
-      exchange(t * q * element);
-      exchange(t * q * element);
-      const int packed = kExchangeId + --exchanges_;
-      release(packed, Account::kCommBuffers);
-      for (int i = 0; i < 2; ++i) exchange(t * width(op.extra[1]) * element);
-      break;
+// Note [Rebuilds] in spec/rebuild.h: what is written is there afterwards; of a norm its statistics were saved.
+void TapeWriter::rebuild_before(size_t operation) {
+  for (const Rebuild::Again& again : ops_.rebuilt_before(operation)) {
+    const Operation& op = ops_.operations[static_cast<size_t>(again.operation)];
+    for (const int slot : written(op)) {
+      const Lifetime of_slot = lifetime(slot);
+      if (of_slot != Lifetime::kDropped && of_slot != Lifetime::kRebuilt) continue;
+      allocate_slot(slot);
+      if (of_slot == Lifetime::kRebuilt) rebuilt_.insert(slot);
     }
+    forward_products(op);
+    if (op.kind != OperationKind::kAttention) continue;
+    append(forward_exchanges(ops_, op, shape_, again.part));
+    if (rebuilt_.erase(op.input) > 0) release_slot(op.input);
   }
-  end_exchange();
+}
+
+// The input that a linear rebuilds, unless a rebuild made it.
+void TapeWriter::allocate_rebuilt(int slot) {
+  if (rebuilt_.erase(slot) == 0) allocate_slot(slot);
 }
 
 bool TapeWriter::is_kept(int id) const {
@@ -204,9 +171,9 @@ void TapeWriter::keep_norm_gradient(int parameter, int64_t width) {
 }
 
 void TapeWriter::backward_column_linear(const Operation& op) {
-  const bool rebuilt = lifetime(op.input) == Lifetime::kRebuilt && op.needs_input();
+  const bool rebuilt = lifetime(op.input) == Lifetime::kRebuilt && (op.needs_input() || rebuilt_.contains(op.input));
   const bool gathers = sequence_parallel() && !defers() && op.needs_input();
-  if (rebuilt) allocate_slot(op.input);
+  if (rebuilt) allocate_rebuilt(op.input);
   if (gathers) allocate_gathered(kGatheredId, op.input);
   if (sequence_parallel()) allocate_gathered(kPartialSumId, op.input);
   allocate(kGradientId + op.input, slot_bytes(op.input));
@@ -233,8 +200,8 @@ void TapeWriter::backward_linear(const Operation& op) {
   if (gathers) allocate_gathered(output_gradient, op.output);
   const bool of_norm = lifetime(op.input) == Lifetime::kRebuilt && writer(op.input).kind == OperationKind::kNorm;
   const bool of_activation = lifetime(op.input) == Lifetime::kRebuilt && !of_norm;
-  const bool rebuilt = of_activation || (of_norm && op.needs_input());
-  if (rebuilt) allocate_slot(op.input);
+  const bool rebuilt = of_activation || (of_norm && (op.needs_input() || rebuilt_.contains(op.input)));
+  if (rebuilt) allocate_rebuilt(op.input);
   if (op.adapter.exists()) low_rank(op, kLowRankGradientId);
   if (!defers() && !of_activation) adapter_gradients(op);
   // The gradient takes the place of a rebuilt input, unless both are needed.
@@ -245,6 +212,7 @@ void TapeWriter::backward_linear(const Operation& op) {
   if (!defers() && of_activation) adapter_gradients(op);
   if (op.adapter.exists()) release(kLowRankGradientId);
   if (!defers() || !op.needs_input()) {
+    if (apart && rebuilt) release_slot(op.input);
     if (gathers) release_gathered(output_gradient);
     if (!residual) release(gradient_.at(op.output));
     return;
@@ -259,6 +227,7 @@ void TapeWriter::backward(Part part) {
   part_ = part;
   for (size_t i = ops_.operations.size(); i-- > 0;) {
     const Operation& op = ops_.operations[i];
+    rebuild_before(i);
     switch (op.kind) {
       case OperationKind::kLinear:
         backward_linear(op);
@@ -279,11 +248,11 @@ void TapeWriter::backward(Part part) {
       case OperationKind::kAttention:
         allocate(kGradientId + op.input, slot_bytes(op.input));
         gradient_[op.input] = kGradientId + op.input;
-        backward_context(op);
+        append(backward_exchanges(ops_, op, shape_));
         release(gradient_.at(op.output));
         if (!is_kept(op.output)) release_slot(op.output);
         for (const int slot : op.extra) release_slot(slot);
-        if (lifetime(op.input) == Lifetime::kSaved) release_slot(op.input);
+        if (was_kept(op.input)) release_slot(op.input);
         break;
       case OperationKind::kNorm:
         if (op.trains) keep_norm_gradient(op.weight, width(op.input));

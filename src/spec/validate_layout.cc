@@ -5,6 +5,7 @@
 
 #include "base/integer.h"
 #include "base/text.h"
+#include "spec/dropped_tensors.h"
 #include "spec/rank_grid.h"
 #include "spec/run_config_resolve.h"
 #include "spec/validate.h"
@@ -118,6 +119,19 @@ void check_precision(const ModelSpec& model, const RunConfig& config, std::vecto
   if (precision.compute == ComputeKind::kFp8) check_fp8_sizes(model, config, errors);
 }
 
+void check_tensors_to_drop(const ModelSpec& model, const RecomputeConfig& recompute, std::vector<Error>& errors) {
+  if (recompute.kind != RecomputeKind::kSelective) return;
+  std::vector<std::string> names;
+  for (const Droppable name : droppable_tensors(model)) names.emplace_back(to_string(name));
+  for (const std::string& tensor : recompute.tensors) {
+    if (std::find(names.begin(), names.end(), tensor) != names.end()) continue;
+    const std::optional<std::string> near = nearest_name(tensor, names);
+    const std::string all = names.empty() ? "none: use kind = full" : join(names, ", ");
+    errors.push_back({"recompute.tensors", fmt::format("no layer of this model has a saved tensor {}", tensor),
+                      near ? fmt::format("did you mean {}? it has {}", *near, all) : fmt::format("it has {}", all)});
+  }
+}
+
 void check_recompute(const ModelSpec& model, const RunConfig& config, std::vector<Error>& errors) {
   const RecomputeConfig& recompute = config.recompute;
   const int64_t layers = static_cast<int64_t>(model.layers.size());
@@ -128,6 +142,7 @@ void check_recompute(const ModelSpec& model, const RunConfig& config, std::vecto
   if (recompute.kind == RecomputeKind::kSelective && recompute.tensors.empty())
     errors.push_back({"recompute.tensors", "selective recompute needs the tensors to drop",
                       "name some, for example [\"mlp.gate_up\"], or use kind = full"});
+  check_tensors_to_drop(model, recompute, errors);
   if (recompute.kind != RecomputeKind::kSelective && !recompute.tensors.empty())
     errors.push_back({"recompute.tensors",
                       fmt::format("tensors are dropped by kind = selective, not by {}", to_string(recompute.kind)),

@@ -311,6 +311,14 @@ TEST(Validate, SettingsGoTogether) {
        {"recompute.tensors: selective recompute needs the tensors to drop (name some, for example [\"mlp.gate_up\"], "
         "or use kind = full)"}},
       {dense,
+       {"recompute.kind=selective", "recompute.tensors=mlp.gateup"},
+       {"recompute.tensors: no layer of this model has a saved tensor mlp.gateup (did you mean mlp.gate_up? it has "
+        "attention.qkv, attention.out, mlp.gate_up)"}},
+      {dense,
+       {"recompute.kind=selective", "recompute.tensors=mlp.up"},
+       {"recompute.tensors: no layer of this model has a saved tensor mlp.up (did you mean mlp.gate_up? it has "
+        "attention.qkv, attention.out, mlp.gate_up)"}},
+      {dense,
        {"recompute.kind=full", "recompute.tensors=mlp.gate_up"},
        {"recompute.tensors: tensors are dropped by kind = selective, not by full (use kind = selective, or tensors = "
         "[])"}},
@@ -432,7 +440,6 @@ TEST(Validate, EngineRefusesLayoutsItOnlyPlans) {
        "precision.reduce: the engine does not run fp32 on the wire for gradients in bf16 (use reduce = auto)"},
       {"precision.optimizer_state=8bit",
        "precision.optimizer_state: the engine does not run 8bit (use optimizer_state = fp32)"},
-      {"recompute.kind=selective", "recompute.kind: the engine does not run selective (use kind = full or none)"},
       {"comm.backend=mpi", "comm.backend: the engine does not run mpi (use backend = local)"},
       {"checkpoint.asynchronous=true",
        "checkpoint.asynchronous: the engine does not run an asynchronous save (use asynchronous = false)"},

@@ -37,7 +37,7 @@ class ExpectedLog {
         shape_(tape_shape(config)),
         shard_(RankGrid::create(config.degrees).value().coordinates(rank).shard) {
     for (int unit = 0; unit < inventory_.num_units(); ++unit)
-      operations_.push_back(unit_operations(part_.model, inventory_, unit, part_.split, part_.context));
+      operations_.push_back(unit_operations(part_.model, inventory_, unit, part_.split, part_.context, part_.dropped));
     for (const Instruction& instruction : training_program(inventory_, config, part_.stages, rank).instructions)
       add(instruction);
     EXPECT_TRUE(live_.empty()) << "the step leaves buffers behind";
@@ -241,6 +241,21 @@ TEST(AllocationLog, SequenceParallelOfLlama) {
 }
 TEST(AllocationLog, SequenceParallelGpt2InBf16) {
   compare(TinyKind::kGpt2, {.zero = 0, .accumulation = 2, .compute = "bf16", .tp = 4, .sp = true});
+}
+// Every name and pair of names; Ulysses' exchange again, and what follows it.
+TEST(AllocationLog, DroppedTensors) {
+  for (const char* drop : {"mlp.gate_up", "attention.qkv", "attention.out", "attention.qkv,attention.out",
+                           "attention.qkv,attention.out,mlp.gate_up"}) {
+    compare(TinyKind::kLlama, {.dp = 2, .zero = 1, .micro = 2, .drop = drop});
+    compare(TinyKind::kTiedQwen3, {.zero = 0, .accumulation = 2, .compute = "bf16", .tp = 2, .drop = drop});
+    compare(TinyKind::kLlama, {.dp = 2, .zero = 3, .tp = 2, .sp = true, .drop = drop});
+    compare(TinyKind::kTiedQwen3, {.accumulation = 4, .pp = 2, .schedule = "zb1p", .drop = drop});
+    compare(TinyKind::kTiedQwen3, {.accumulation = 4, .tp = 2, .sp = true, .pp = 2, .schedule = "zb1p", .drop = drop});
+    for (const char* kind : {"ring", "all_gather", "ulysses"})
+      compare(TinyKind::kTiedQwen3, {.micro = 4, .cp = 2, .cp_kind = kind, .drop = drop});
+  }
+  for (const char* drop : {"mlp.up", "attention.qkv,mlp.up", "attention.qkv,attention.out,mlp.up"})
+    compare(TinyKind::kGpt2, {.dp = 2, .zero = 2, .accumulation = 2, .drop = drop});
 }
 
 }  // namespace

@@ -20,6 +20,7 @@ std::string Layout::name() const {
   if (shard_size > 0) text += "_shard" + std::to_string(shard_size);
   text += "_micro" + std::to_string(micro) + "_acc" + std::to_string(accumulation);
   if (recompute_every > 0) text += "_recompute" + std::to_string(recompute_every);
+  if (!drop.empty()) text += "_drop-" + drop;
   if (compute != "fp32") text += "_" + compute;
   if (tp > 1) text += "_tp" + std::to_string(tp);
   if (sp) text += "_sp";
@@ -61,6 +62,10 @@ ProbeRequest probe_request(const Reference& reference, const Layout& layout, con
   if (layout.recompute_every > 0) {
     set("recompute.kind", "full");
     set("recompute.every", std::to_string(layout.recompute_every));
+  }
+  if (!layout.drop.empty()) {
+    set("recompute.kind", "selective");
+    set("recompute.tensors", layout.drop);
   }
   sources.set.insert(sources.set.end(), settings.begin(), settings.end());
   LoadedConfig loaded = load_config(sources);

@@ -29,6 +29,7 @@ struct Layout {
   std::string stages = "even";
   std::string reduce = "microbatch";
   int bucket_layers = 1;
+  std::string drop;  // of selective recompute: "attention.qkv,mlp.gate_up"
   std::string name() const;
 };
 

@@ -94,15 +94,19 @@ void run_backward(const ops::AttentionLayout& layout, const at::Tensor& q, const
 }  // namespace
 
 void ContextParallel::forward(const at::Tensor& qkv, const ops::HeadGeometry& heads, const ContextSegments& segments,
-                              at::Tensor& out, at::Tensor& lse, const Kept& kept, int threads) const {
-  const Call call{qkv, heads, segments, qkv.size(0), dtype_of(qkv), threads};
+                              at::Tensor& out, at::Tensor& lse, const Kept& kept, RebuildPart part, int threads) const {
+  // qkv or out: each may be gone where Ulysses does not touch it.
+  const at::Tensor& rows = part == RebuildPart::kAfterExchange ? out : qkv;
+  const Call call{qkv, heads, segments, rows.size(0), dtype_of(rows), threads};
   switch (kind_) {
     case CpKind::kRing:
       return forward_ring(call, out, lse);
     case CpKind::kAllGather:
       return forward_gathered(call, out, lse);
     case CpKind::kUlysses:
-      return forward_ulysses(call, out, lse, kept);
+      if (part != RebuildPart::kAfterExchange) exchange_ulysses(call, kept);
+      if (part != RebuildPart::kExchange) forward_ulysses(call, out, lse, kept);
+      return;
   }
 }
 
@@ -237,22 +241,26 @@ ops::AttentionLayout heads_layout(const ops::HeadGeometry& heads, const ContextS
 
 }  // namespace
 
-void ContextParallel::forward_ulysses(const Call& call, at::Tensor& out, at::Tensor& lse, const Kept& kept) const {
-  const int64_t c = degree(), d = call.heads.head_dim, rows = call.tokens * c;
+void ContextParallel::exchange_ulysses(const Call& call, const Kept& kept) const {
+  const int64_t c = degree(), d = call.heads.head_dim;
   const ops::HeadGeometry own = heads_per_rank(call.heads, c);
   const int64_t q = own.num_heads * d, kv = own.num_kv_heads * d, keys = call.q_width(),
                 values = keys + call.kv_width() / 2;
-  {
-    const at::Tensor packed = allocate(kExchanged, {c, call.tokens, own.qkv_width()}, call.compute);
-    for (int64_t peer = 0; peer < c; ++peer) {
-      const at::Tensor to = packed.select(0, peer);
-      const int64_t first = first_kv_head(call.heads, c, peer) * d;
-      to.narrow(1, 0, q).copy_(call.qkv.narrow(1, peer * q, q));
-      to.narrow(1, q, kv).copy_(call.qkv.narrow(1, keys + first, kv));
-      to.narrow(1, q + kv, kv).copy_(call.qkv.narrow(1, values + first, kv));
-    }
-    exchange(packed, kept.qkv, Purpose::kActivations);
+  const at::Tensor packed = allocate(kExchanged, {c, call.tokens, own.qkv_width()}, call.compute);
+  for (int64_t peer = 0; peer < c; ++peer) {
+    const at::Tensor to = packed.select(0, peer);
+    const int64_t first = first_kv_head(call.heads, c, peer) * d;
+    to.narrow(1, 0, q).copy_(call.qkv.narrow(1, peer * q, q));
+    to.narrow(1, q, kv).copy_(call.qkv.narrow(1, keys + first, kv));
+    to.narrow(1, q + kv, kv).copy_(call.qkv.narrow(1, values + first, kv));
   }
+  exchange(packed, kept.qkv, Purpose::kActivations);
+}
+
+void ContextParallel::forward_ulysses(const Call& call, at::Tensor& out, at::Tensor& lse, const Kept& kept) const {
+  const int64_t c = degree(), rows = call.tokens * c;
+  const ops::HeadGeometry own = heads_per_rank(call.heads, c);
+  const int64_t q = own.num_heads * own.head_dim;
   const ops::AttentionLayout layout = heads_layout(own, call.segments, rows);
   const at::Tensor work = scratch(ops::attention_forward_scratch_bytes(layout.shape(), call.threads));
   visit_dtype(kept.qkv, [&]<class T>(std::type_identity<T>) {

@@ -16,7 +16,7 @@
 
 #include "engine/layers/primitives.h"
 #include "engine/microbatch.h"
-#include "spec/run_config.h"
+#include "spec/operations.h"
 
 namespace fivefold {
 
@@ -34,8 +34,10 @@ class ContextParallel {
   struct Kept {
     at::Tensor qkv, out;
   };
+  // `part` of Ulysses: from qkv to kept.qkv (the rest is not touched), from there on (qkv is not read but for the shape
+  // of `out`), or both.
   void forward(const at::Tensor& qkv, const ops::HeadGeometry& heads, const ContextSegments& segments, at::Tensor& out,
-               at::Tensor& lse, const Kept& kept, int threads) const;
+               at::Tensor& lse, const Kept& kept, RebuildPart part, int threads) const;
   // Writes all of dqkv. qkv is not read under Ulysses.
   void backward(const at::Tensor& qkv, const ops::HeadGeometry& heads, const ContextSegments& segments,
                 const at::Tensor& out, const at::Tensor& lse, const Kept& kept, const at::Tensor& dout,
@@ -45,6 +47,7 @@ class ContextParallel {
   struct Call;
   void forward_ring(const Call& call, at::Tensor& out, at::Tensor& lse) const;
   void forward_gathered(const Call& call, at::Tensor& out, at::Tensor& lse) const;
+  void exchange_ulysses(const Call& call, const Kept& kept) const;
   void forward_ulysses(const Call& call, at::Tensor& out, at::Tensor& lse, const Kept& kept) const;
   void backward_ring(const Call& call, const at::Tensor& out, const at::Tensor& lse, const at::Tensor& dout,
                      at::Tensor& dqkv) const;

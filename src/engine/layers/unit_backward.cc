@@ -14,28 +14,6 @@ const Operation& UnitRun::writer_of(int index) const {
   return *writer;
 }
 
-void UnitRun::rebuild(const Operation& writer) {
-  at::Tensor& output = allocate_slot(writer.output);
-  switch (writer.kind) {
-    case OperationKind::kNorm:
-      ops::norm_forward(slot(writer.input), norm_tensors(writer), ops::NormStatistics::kReuse, output,
-                        context_.threads);
-      break;
-    case OperationKind::kEmbedding:
-    case OperationKind::kLinear:
-    case OperationKind::kQkNorm:
-    case OperationKind::kRope:
-    case OperationKind::kAttention:
-    case OperationKind::kGatedActivation:  // backward_down()
-    case OperationKind::kActivation:
-    case OperationKind::kAddNorm:
-    case OperationKind::kBlock:
-    case OperationKind::kLoss:
-      FIVEFOLD_CHECK(false, "operation " + writer.name + " cannot be rebuilt");
-  }
-  lap(writer, Pass::kBackward);
-}
-
 at::Tensor& UnitRun::output_gradient(const Operation& linear) {
   return linear.residual >= 0 ? microbatch_.stream_gradient : gradient_[static_cast<size_t>(linear.output)];
 }
@@ -51,8 +29,8 @@ void UnitRun::backward_linear(const Operation& op, bool accumulate) {
     const Operation& writer = writer_of(op.input);
     if (writer.kind == OperationKind::kGatedActivation || writer.kind == OperationKind::kActivation)
       return backward_down(op, writer, dout, accumulate);
-    rebuilt = op.needs_input();
-    if (rebuilt) rebuild(writer);
+    rebuilt = op.needs_input() || slot(op.input).defined();
+    if (rebuilt) rebuild_input(op);
   }
   at::Tensor du = low_rank_gradient(op, dout);
   if (defers_weights_) {
@@ -190,6 +168,7 @@ void UnitRun::run_backward(bool accumulate) {
   gradient_.assign(operations_.slots.size(), at::Tensor());
   for (size_t i = operations_.operations.size(); i-- > 0;) {
     const Operation& op = operations_.operations[i];
+    rebuild_before(i);
     switch (op.kind) {
       case OperationKind::kLinear:
         backward_linear(op, accumulate);

@@ -28,6 +28,7 @@ at::Tensor& UnitRun::slot(int index) {
       return microbatch_.stream[static_cast<size_t>(unit_)];
     case Lifetime::kSaved:
     case Lifetime::kRebuilt:
+    case Lifetime::kDropped:
       break;
   }
   auto& slots = microbatch_.slots[static_cast<size_t>(unit_)];
@@ -63,6 +64,13 @@ ContextParallel::Kept UnitRun::kept_heads(const Operation& op) {
   if (op.extra.size() == 1) return {};
   const int64_t rows = microbatch_.tokens * context_.context->degree();
   return {slot(op.extra[1]).view({rows, -1}), slot(op.extra[2]).view({rows, -1})};
+}
+
+void UnitRun::run_attention(const Operation& op, RebuildPart part) {
+  if (context_.context != nullptr)
+    return context_.context->forward(slot(op.input), heads(), microbatch_.context, slot(op.output), slot(op.extra[0]),
+                                     kept_heads(op), part, context_.threads);
+  ops::attention_forward(slot(op.input), heads(), documents(), slot(op.output), slot(op.extra[0]), context_.threads);
 }
 
 ops::NormTensors UnitRun::norm_tensors(const Operation& op) {
@@ -103,10 +111,7 @@ void UnitRun::execute(const Operation& op) {
       return;
     }
     case OperationKind::kAttention:
-      if (context_.context != nullptr)
-        return context_.context->forward(slot(op.input), heads(), microbatch_.context, slot(op.output),
-                                         slot(op.extra[0]), kept_heads(op), threads);
-      ops::attention_forward(slot(op.input), heads(), documents(), slot(op.output), slot(op.extra[0]), threads);
+      run_attention(op, RebuildPart::kWhole);
       return;
     case OperationKind::kGatedActivation:
       ops::gated_activation_forward(slot(op.input), slot(op.output), threads);

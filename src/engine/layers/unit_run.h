@@ -61,6 +61,7 @@ class UnitRun {
  private:
   void run_forward(Keep keep, size_t num_operations);
   void execute(const Operation& op);
+  void run_attention(const Operation& op, RebuildPart part);
   void forward_embedding(const Operation& op);
   void forward_column_linear(const Operation& op);
   void forward_row_linear(const Operation& op);
@@ -78,7 +79,12 @@ class UnitRun {
   // Where the gradient of a norm's parameter goes: the unit's buffer, or what is kept for the second part.
   // Undefined when the norm is not trained.
   at::Tensor norm_gradient(const Operation& norm, int parameter);
-  void rebuild(const Operation& writer);
+  // What runs again before the backward of an operation.
+  void rebuild_before(size_t operation);
+  void rebuild_norm(const Operation& op);
+  // The output of the norm in front of a linear, unless a rebuild before made it.
+  void rebuild_input(const Operation& linear);
+  void rebuild_attention(const Operation& op, RebuildPart part);
   at::Tensor& output_gradient(const Operation& linear);
   // The gradient of the residual stream of all tokens, for a row linear or the embedding under sequence parallelism;
   // else undefined: the rank has it.

@@ -62,8 +62,9 @@ void UnitRun::backward_column_linear(const Operation& op, bool accumulate) {
   const TensorParallel& tensor = *context_.tensor;
   at::Tensor& dout = gradient_[static_cast<size_t>(op.output)];
   at::Tensor& dinput = gradient_[static_cast<size_t>(op.input)];
-  const bool rebuilt = slot_spec(op.input).lifetime == Lifetime::kRebuilt && op.needs_input();
-  if (rebuilt) rebuild(writer_of(op.input));
+  const bool rebuilt =
+      slot_spec(op.input).lifetime == Lifetime::kRebuilt && (op.needs_input() || slot(op.input).defined());
+  if (rebuilt) rebuild_input(op);
   at::Tensor gathered, partial;
   {
     PendingWork gather;
