@@ -26,16 +26,17 @@ std::string traffic_table(const std::vector<TrafficLine>& traffic) {
 }
 
 std::string saved_table(const ModelSpec& model, const Inventory& inventory, const Explanation& e) {
-  Table table({"saved for backward", "bytes per token", "of a microbatch, per layer"});
+  Table table({"saved for backward", "recompute.tensors", "bytes per token", "of a microbatch, per layer"});
   const TapeShape shape = tape_shape(e.config);
   int64_t sum = 0;
   for (const SavedTensor& tensor : saved_tensors_by_range(model, inventory, e.config)) {
     const int64_t bytes = saved_bytes(tensor, shape);
-    table.add_row({tensor.name, format_count(div_ceil(bytes, shape.tokens)), format_bytes(bytes)});
+    const std::string to_drop(tensor.name_to_drop ? to_string(*tensor.name_to_drop) : "");
+    table.add_row({tensor.name, to_drop, format_count(div_ceil(bytes, shape.tokens)), format_bytes(bytes)});
     sum += bytes;
   }
   table.add_rule();
-  table.add_row({"sum", format_count(div_ceil(sum, shape.tokens)), format_bytes(sum)});
+  table.add_row({"sum", "", format_count(div_ceil(sum, shape.tokens)), format_bytes(sum)});
   return table.to_string(2);
 }
 

@@ -255,6 +255,8 @@ LayoutBounds::ChunkBytes LayoutBounds::chunk_bytes(const ResolvedConfig& config,
   }
   bytes.kept = every > 0 ? inputs : segment;
   bytes.working = bytes.layer < 0 ? 0 : most - bytes.kept + stream;
+  // Without segments the last layer's backward runs while all of them are kept, and rebuilds what was dropped.
+  if (bytes.layer >= 0 && every == 0) bytes.working += peaks_.backward_most(config)[static_cast<size_t>(last) - 1];
   return bytes;
 }
 

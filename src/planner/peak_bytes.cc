@@ -90,6 +90,13 @@ const std::vector<int64_t>& PeakBytes::saved(const ResolvedConfig& config) {
   return all;
 }
 
+const std::vector<int64_t>& PeakBytes::backward_most(const ResolvedConfig& config) {
+  std::vector<int64_t>& all = backward_most_[pass_key(config)];
+  if (!all.empty()) return all;
+  for (const UnitSteps& unit : steps(config)) all.push_back(std::min(unit.backward.most, unit.backward_input.most));
+  return all;
+}
+
 const std::vector<int64_t>& PeakBytes::states_before(const ResolvedConfig& config) {
   const ShardingPolicy policy = sharding_policy(config);
   std::vector<int64_t>& all =

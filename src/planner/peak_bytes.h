@@ -23,6 +23,8 @@ class PeakBytes {
   const std::vector<int64_t>& states_before(const ResolvedConfig& config);
   // What one unit keeps of a microbatch between forward and backward, its input included; a layer's, else 0.
   const std::vector<int64_t>& saved(const ResolvedConfig& config);
+  // What one unit's backward holds at the least beside what there was before it, in one part or two; a layer's, else 0.
+  const std::vector<int64_t>& backward_most(const ResolvedConfig& config);
 
  private:
   struct Step {
@@ -45,7 +47,7 @@ class PeakBytes {
   std::map<int64_t, int64_t> rope_;  // bytes of the tables, by tokens of a sequence
   using PassKey = std::tuple<int, bool, int, CpKind, int64_t, DType, DroppedTensors>;
   std::map<PassKey, std::vector<UnitSteps>> steps_;
-  std::map<PassKey, std::vector<int64_t>> saved_;
+  std::map<PassKey, std::vector<int64_t>> saved_, backward_most_;
   std::map<std::tuple<int, bool, int, int, DType, DType>, std::vector<int64_t>> states_;
 };
 

@@ -280,8 +280,8 @@ std::vector<SavedTensor> saved_tensors(const UnitOperations& operations, const s
   if (operations.kind != UnitKind::kLayer) return saved;
   for (const Slot& slot : operations.slots) {
     if (slot.lifetime != Lifetime::kSaved && slot.lifetime != Lifetime::kInput) continue;
-    saved.push_back(
-        {unit_name + "." + slot.name, slot.width * (slot.fp32 ? 4 : dtype_bytes(compute)), slot.split_by_tp});
+    saved.push_back({unit_name + "." + slot.name, slot.width * (slot.fp32 ? 4 : dtype_bytes(compute)), slot.split_by_tp,
+                     slot.name_to_drop});
   }
   return saved;
 }

@@ -157,6 +157,7 @@ struct SavedTensor {
   std::string name;  // "layers.3.gate_up"
   int64_t bytes_per_token = 0;
   bool split_by_tp = false;
+  std::optional<Droppable> name_to_drop = {};  // by which selective recompute drops it
 };
 // Of a microbatch on this rank. Under sequence parallelism a tensor that is not split has this rank's tokens only.
 int64_t saved_bytes(const SavedTensor& tensor, const TapeShape& shape);

@@ -129,7 +129,8 @@ constexpr ConfigKey kKeys[] = {
 
     KEY(recompute, kind, kAny, "nothing, whole layers, or the named tensors"),
     KEY(recompute, every, kFromOne, "layers per recomputed segment, for `full`"),
-    KEY(recompute, tensors, kAny, "saved tensors to drop, for `selective`: for example `attention.qkv`, `mlp.gate_up`"),
+    KEY(recompute, tensors, kAny,
+        "saved tensors to drop, for `selective`: `attention.qkv`, `attention.out`, `mlp.gate_up` or `mlp.up`"),
 
     KEY(optimizer, kind, kAny, "AdamW with decoupled decay, or SGD"),
     KEY(optimizer, lr, kAny, "peak learning rate"),

@@ -316,8 +316,8 @@ TEST(Validate, SettingsGoTogether) {
         "attention.qkv, attention.out, mlp.gate_up)"}},
       {dense,
        {"recompute.kind=selective", "recompute.tensors=mlp.up"},
-       {"recompute.tensors: no layer of this model has a saved tensor mlp.up (did you mean mlp.gate_up? it has "
-        "attention.qkv, attention.out, mlp.gate_up)"}},
+       {"recompute.tensors: no layer of this model has a saved tensor mlp.up (it has attention.qkv, attention.out, "
+        "mlp.gate_up)"}},
       {dense,
        {"recompute.kind=full", "recompute.tensors=mlp.gate_up"},
        {"recompute.tensors: tensors are dropped by kind = selective, not by full (use kind = selective, or tensors = "

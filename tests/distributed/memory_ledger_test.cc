@@ -104,12 +104,13 @@ GlobalBatch random_batch(const Shape& shape, int64_t rows) {
 }
 
 struct Case {
-  int dp, zero, shard_size, micro, accumulation, recompute;
-  bool bf16;
+  int dp = 1, zero = 0, shard_size = 0, micro = 1, accumulation = 1, recompute = 0;
+  bool bf16 = false;
   int tp = 1;
   bool sp = false;
   int bucket_layers = 1;
   bool reduces_once = false;
+  int drops = 0;  // of selective recompute: the MLP's product, with 2 also QKV, with 3 also the heads' output
 };
 
 std::vector<Case> cases() {
@@ -133,6 +134,14 @@ std::vector<Case> cases() {
       }
     }
   }
+  for (const bool bf16 : {false, true})
+    for (const int drops : {1, 2, 3}) {
+      for (const int zero : {0, 3})
+        all.push_back({.dp = 2, .zero = zero, .micro = 2, .accumulation = 2, .bf16 = bf16, .drops = drops});
+      for (const bool sp : {false, true})
+        all.push_back(
+            {.dp = 2, .zero = 2, .micro = 2, .accumulation = 1, .bf16 = bf16, .tp = 2, .sp = sp, .drops = drops});
+    }
   return all;
 }
 
@@ -159,6 +168,11 @@ ResolvedConfig config_of(const Shape& shape, const Case& c, const ModelSpec& mod
     sources.set.push_back("recompute.kind=full");
     set("recompute.every", c.recompute);
   }
+  if (c.drops > 0) {
+    sources.set.push_back("recompute.kind=selective");
+    sources.set.push_back(std::string("recompute.tensors=") + (shape.gpt2 ? "mlp.up" : "mlp.gate_up") +
+                          (c.drops > 1 ? ",attention.qkv" : "") + (c.drops > 2 ? ",attention.out" : ""));
+  }
   const LoadedConfig loaded = load_config(sources);
   FIVEFOLD_CHECK(loaded.errors.empty());
   return resolve(loaded.config, model).value();
@@ -168,7 +182,8 @@ std::string describe(const Shape& shape, const Case& c) {
   return std::string(shape.name) + " dp" + std::to_string(c.dp) + " zero" + std::to_string(c.zero) + " shard" +
          std::to_string(c.shard_size) + " micro" + std::to_string(c.micro) + " acc" + std::to_string(c.accumulation) +
          " recompute" + std::to_string(c.recompute) + (c.bf16 ? " bf16" : " fp32") + " tp" + std::to_string(c.tp) +
-         (c.sp ? " sp" : "") + " bucket" + std::to_string(c.bucket_layers) + (c.reduces_once ? " once" : "");
+         (c.sp ? " sp" : "") + " bucket" + std::to_string(c.bucket_layers) + (c.reduces_once ? " once" : "") +
+         (c.drops > 0 ? " drops" + std::to_string(c.drops) : "");
 }
 
 class MemoryLedger : public ::testing::TestWithParam<Shape> {};

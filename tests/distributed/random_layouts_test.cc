@@ -1,7 +1,7 @@
 // 300 random layouts of every split together: data parallelism with ZeRO and hybrid sharding, tensor and sequence
-// parallelism, context parallelism of each kind, pipelines under each schedule, accumulation, recompute and packed
-// documents. Each has the loss, gradients and pre-clip norm of one rank under SGD with unequal numbers of valid tokens;
-// of every other one memory and traffic are predicted exactly on each rank.
+// parallelism, context parallelism of each kind, pipelines under each schedule, accumulation, recompute of segments and
+// of named tensors, and packed documents. Each has the loss, gradients and pre-clip norm of one rank under SGD with
+// unequal numbers of valid tokens; of every other one memory and traffic are predicted exactly on each rank.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -44,6 +44,14 @@ std::string random_stages(Random& random, const Layout& layout) {
   for (int i = 0; i < 4; ++i) ++layers[static_cast<size_t>(random.below(layout.pp * layout.vpp))];
   std::string text;
   for (const int n : layers) text += (text.empty() ? "" : ",") + std::to_string(n);
+  return text;
+}
+
+// Of the names of selective recompute that the model has; often none.
+std::string random_names(Random& random, TinyKind kind) {
+  std::string text;
+  for (const char* name : {"attention.qkv", "attention.out", kind == TinyKind::kGpt2 ? "mlp.up" : "mlp.gate_up"})
+    if (random.below(2) == 0) text += (text.empty() ? "" : ",") + std::string(name);
   return text;
 }
 
@@ -91,8 +99,10 @@ Draw draw(uint32_t seed) {
       if (layout.pp * layout.vpp > 6) continue;  // embedding, four layers and head
       if (random.below(3) == 0) layout.stages = random.below(3) == 0 ? "balanced" : random_stages(random, layout);
     }
-    return {random.one_of({TinyKind::kLlama, TinyKind::kTiedQwen3, TinyKind::kGpt2}), random.below(3) == 0, layout,
-            random.below(2) == 0};
+    Draw drawn{random.one_of({TinyKind::kLlama, TinyKind::kTiedQwen3, TinyKind::kGpt2}), random.below(3) == 0, layout,
+               random.below(2) == 0};
+    if (layout.recompute_every == 0) drawn.layout.drop = random_names(random, drawn.kind);
+    return drawn;
   }
 }
 

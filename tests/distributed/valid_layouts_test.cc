@@ -61,7 +61,9 @@ Settings draw(Random& random) {
   s["batch.sequence"] = random.number({1, 2, 7, 13, 15, 16, 16, 17});
   s["batch.packing"] = random.one_of({"concatenate", "documents"});
   s["batch.loss_chunk"] = random.number({1, 3, 8, 512});
-  s["recompute.kind"] = random.one_of({"none", "none", "full"});
+  s["recompute.kind"] = random.one_of({"none", "full", "selective"});
+  if (s["recompute.kind"] == "selective")
+    s["recompute.tensors"] = random.one_of({"attention.qkv", "attention.out", "attention.qkv,attention.out"});
   s["recompute.every"] = random.number({1, 2, 3, 5});
   s["precision.compute"] = random.one_of({"fp32", "fp32", "bf16"});
   s["optimizer.kind"] = random.one_of({"sgd", "adamw"});
