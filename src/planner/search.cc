@@ -169,7 +169,9 @@ std::string layout_text(const ResolvedConfig& config) {
   return text + " " + std::string(to_string(config.config.precision.compute));
 }
 
-Result<SearchResult> search_layouts(const SearchRequest& request) {
+Result<SearchResult> search_layouts(const SearchRequest& asked) {
+  SearchRequest request = asked;
+  request.model = with_method(std::move(request.model), request.base.method);
   if (const std::vector<Error> errors = planner_scope(request.model, request.base); !errors.empty())
     return errors.front();
   const Inventory inventory = build_inventory(request.model);

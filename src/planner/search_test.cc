@@ -162,8 +162,26 @@ TEST(Search, SaysWhyEachKindLoses) {
 
 TEST(Search, RefusesWhatTheEngineDoesNotHave) {
   SearchRequest request = request_for("llama-3.2-1b", "dgx-h100", 2, 1024);
-  request.base.method.kind = MethodKind::kLora;
-  EXPECT_EQ(search_layouts(request).error().where, "method.kind");
+  request.base.precision.compute = ComputeKind::kFp8;
+  EXPECT_EQ(search_layouts(request).error().where, "precision.compute");
+}
+
+// 8 B parameters: 16 bytes each in full; with an adapter 2 each and the adapter's 16, or about 0.52 and those.
+TEST(Search, AnAdapterFitsWhereFullTrainingDoesNot) {
+  SearchRequest request = request_for("llama-3.1-8b", "rtx-4090", 1, 512);
+  const auto states = [&](MethodKind kind) {
+    request.base.method.kind = kind;
+    const Result<SearchResult> result = search_layouts(request);
+    if (!result.ok() || result->plans.empty()) return int64_t{0};
+    const AccountBytes& bytes = result->plans[0].ledger.persistent;
+    return bytes[Account::kParams] + bytes[Account::kMaster] + bytes[Account::kMoment1] + bytes[Account::kMoment2];
+  };
+  EXPECT_EQ(states(MethodKind::kFull), 0);
+  EXPECT_NEAR(static_cast<double>(states(MethodKind::kLora)), 8.03e9 * 2 + 42e6 * 14, 0.2e9);
+  // Token table and output matrix stay in bf16.
+  const double tables = 2 * 128256.0 * 4096;
+  EXPECT_NEAR(static_cast<double>(states(MethodKind::kQlora)), (8.03e9 - tables) * 0.516 + tables * 2 + 42e6 * 14,
+              0.1e9);
 }
 
 }  // namespace

@@ -82,6 +82,8 @@ std::vector<std::string> adapter_targets(const ModelSpec& model) {
   base.adapter.reset();
   std::vector<std::string> names;
   for (int layer = 0; layer < static_cast<int>(model.layers.size()); ++layer) {
+    const auto index = static_cast<size_t>(layer);
+    if (layer > 0 && model.layers[index] == model.layers[index - 1]) continue;
     const Unit unit = build_unit(base, layer + 1);
     for (const ParameterEntry& entry : unit.parameters) {
       if (!is_linear(unit, entry)) continue;

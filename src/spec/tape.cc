@@ -49,7 +49,7 @@ class TapeWriter {
   void loss(bool with_backward);
 
  private:
-  void forward_collective(const Operation& op);
+  void forward_products(const Operation& op);
   // The buffer of a weight in 4 bits, for one product with it.
   void dequantized(const Operation& op);
   void low_rank(const Operation& op, int id) {

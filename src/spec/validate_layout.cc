@@ -20,14 +20,13 @@ void check_method(const ModelSpec& model, const RunConfig& config, std::vector<E
   if (method.rank > model.hidden)
     errors.push_back({"method.rank", fmt::format("{} is not low: the model is {} wide", method.rank, model.hidden),
                       fmt::format("use rank = {}, or kind = full", std::min<int64_t>(model.hidden, 64))});
-  static const std::vector<std::string> kTargets = {"all-linear", "q_proj",    "k_proj",  "v_proj",
-                                                    "o_proj",     "gate_proj", "up_proj", "down_proj",
-                                                    "c_attn",     "c_proj",    "c_fc"};
   if (method.targets.empty())
     errors.push_back({"method.targets", "an adapter needs linears to adapt", "use [\"all-linear\"]"});
+  std::vector<std::string> names = adapter_targets(model);
+  names.insert(names.begin(), "all-linear");
   for (const std::string& target : method.targets)
-    if (std::find(kTargets.begin(), kTargets.end(), target) == kTargets.end())
-      errors.push_back({"method.targets", "unknown linear " + target, name_hint(target, kTargets)});
+    if (std::find(names.begin(), names.end(), target) == names.end())
+      errors.push_back({"method.targets", "the model has no linear " + target, name_hint(target, names)});
 }
 
 void check_grid(const RunConfig& config, std::vector<Error>& errors) {

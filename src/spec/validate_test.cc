@@ -346,7 +346,7 @@ TEST(Validate, SettingsGoTogether) {
        {"method.targets: an adapter needs linears to adapt (use [\"all-linear\"])"}},
       {dense,
        {"method.kind=lora", "method.targets=q_prj"},
-       {"method.targets: unknown linear q_prj (did you mean q_proj?)"}},
+       {"method.targets: the model has no linear q_prj (did you mean q_proj?)"}},
   });
 }
 
@@ -431,7 +431,8 @@ TEST(Validate, EngineRefusesLayoutsItOnlyPlans) {
        "parallel.etp: the engine does not run etp = 2 (use etp = 1: dp with zero = 0 to 3, tp with or without sp, cp "
        "and pp run)"},
       {"parallel.dp=257", "parallel.dp: 257 ranks are too many threads for one process (use dp = 256)"},
-      {"method.kind=lora", "method.kind: the engine does not run lora (use kind = full)"},
+      {"method.dora=true", "method.dora: the engine does not run DoRA (use dora = false)"},
+      {"method.dropout=0.1", "method.dropout: the engine does not run dropout (use dropout = 0)"},
       {"precision.compute=fp16", "precision.compute: the engine does not run fp16 (use compute = bf16 or fp32)"},
       {"precision.compute=fp8", "precision.compute: the engine does not run fp8 (use compute = bf16 or fp32)"},
       {"precision.params=fp32",
