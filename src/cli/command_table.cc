@@ -11,7 +11,7 @@ constexpr Command kCommands[] = {
     {"reconcile", "Plan against run: every difference with its bound and its cause; the acceptance figures",
      add_reconcile_command},
     {"calibrate", "Measure this machine: the hardware file that predicted times come from", add_calibrate_command},
-    {"convert", "Weights of a checkpoint as a Hub folder of safetensors", add_convert_command},
+    {"convert", "Weights of a checkpoint, or a GGUF file, as a Hub folder of safetensors", add_convert_command},
 };
 
 }  // namespace

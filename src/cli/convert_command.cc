@@ -1,8 +1,7 @@
-// fivefold convert: weights of a fivefold checkpoint to a Hub folder.
+// fivefold convert: weights of a fivefold checkpoint, or a GGUF file, to a Hub folder.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <cstring>
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -12,7 +11,9 @@
 #include "spec/hub_layout.h"
 #include "spec/run_config_io.h"
 #include "store/checkpoint_reader.h"
+#include "store/gguf_folder.h"
 #include "store/hub_writer.h"
+#include "store/value_bytes.h"
 
 namespace fivefold {
 namespace {
@@ -20,26 +21,9 @@ namespace {
 struct ConvertOptions {
   CommonOptions common;
   std::string from, to;
-  std::string dtype = "bf16";
+  std::string dtype;  // empty: bf16 for checkpoints, fp32 for GGUF
   double max_shard_gb = 5;
 };
-
-// Rounds to nearest even, as the engine's working weights are.
-std::vector<std::byte> encode(const std::vector<float>& values, DType dtype) {
-  std::vector<std::byte> bytes(values.size() * static_cast<size_t>(dtype_bytes(dtype)));
-  if (dtype == DType::kFloat32) {
-    std::memcpy(bytes.data(), values.data(), bytes.size());
-    return bytes;
-  }
-  for (size_t i = 0; i < values.size(); ++i) {
-    uint32_t bits = 0;
-    std::memcpy(&bits, &values[i], sizeof bits);
-    const bool nan = values[i] != values[i];
-    const auto half = static_cast<uint16_t>(nan ? (bits >> 16) | 0x40u : (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
-    std::memcpy(bytes.data() + 2 * i, &half, sizeof half);
-  }
-  return bytes;
-}
 
 // The model that a checkpoint belongs to: its own configuration says which.
 Result<ModelSpec> model_of(const CheckpointReader& reader) {
@@ -66,17 +50,43 @@ Status write_weights(CheckpointReader& reader, const Inventory& inventory, DType
       packed.resize(static_cast<size_t>(entry.numel()));
       FIVEFOLD_TRY(reader.read({"master", entry.name}, DType::kFloat32, 0, entry.numel(),
                                std::as_writable_bytes(std::span(packed))));
-      for (const HubPart& part : entry.parts) writer.write(part.name, encode(hub_values(entry, part, packed), dtype));
+      for (const HubPart& part : entry.parts)
+        writer.write(part.name, value_bytes(hub_values(entry, part, packed), dtype));
     }
   }
   writer.finish();
   return Ok{};
 }
 
-Status convert(const ConvertOptions& options) {
-  if (options.dtype != "bf16" && options.dtype != "fp32")
-    return Error{"--dtype", "is \"" + options.dtype + "\"", name_hint(options.dtype, {"bf16", "fp32"})};
-  const DType dtype = options.dtype == "bf16" ? DType::kBFloat16 : DType::kFloat32;
+Result<DType> parse_weight_type(const std::string& name, DType fallback) {
+  if (name.empty()) return fallback;
+  if (name == "bf16") return DType::kBFloat16;
+  if (name == "fp32") return DType::kFloat32;
+  return Error{"--dtype", "is \"" + name + "\"", name_hint(name, {"bf16", "fp32"})};
+}
+
+Result<HubWriterOptions> writer_options(const ConvertOptions& options) {
+  HubWriterOptions writer;
+  writer.max_shard_bytes = static_cast<int64_t>(options.max_shard_gb * 1e9);
+  if (writer.max_shard_bytes <= 0) return Error{"--max-shard-gb", "is not above 0", "leave it out: 5"};
+  return writer;
+}
+
+Status convert_gguf(const ConvertOptions& options) {
+  FIVEFOLD_ASSIGN(const DType dtype, parse_weight_type(options.dtype, DType::kFloat32));
+  FIVEFOLD_ASSIGN(const HubWriterOptions writer, writer_options(options));
+  FIVEFOLD_ASSIGN(const GgufFile file, GgufFile::open(options.from));
+  FIVEFOLD_ASSIGN(const GgufConversion done, write_gguf_as_hub_folder(file, options.to, dtype, writer));
+  print(fmt::format("{} -> {}: {} parameters in {}, {} tokens (pre-tokenizer {}), {} chat template\n", options.from,
+                    options.to, format_count(build_inventory(done.model).num_parameters()), to_string(dtype),
+                    format_count(done.tokenizer.vocab_size), done.tokenizer.pre,
+                    done.tokenizer.chat_template.empty() ? "no" : "with its"));
+  return Ok{};
+}
+
+Status convert_checkpoint(const ConvertOptions& options) {
+  FIVEFOLD_ASSIGN(const DType dtype, parse_weight_type(options.dtype, DType::kBFloat16));
+  FIVEFOLD_ASSIGN(const HubWriterOptions hub_options, writer_options(options));
   // A run's directory stands for its checkpoints.
   std::filesystem::path from = options.from;
   if (std::filesystem::is_directory(from / "checkpoints")) from /= "checkpoints";
@@ -84,10 +94,7 @@ Status convert(const ConvertOptions& options) {
   if (!reader.fallback_reason().empty()) print_note({"", reader.fallback_reason(), ""});
   FIVEFOLD_ASSIGN(const ModelSpec model, model_of(reader));
   const Inventory inventory = build_inventory(model);
-  HubWriterOptions writer_options;
-  writer_options.max_shard_bytes = static_cast<int64_t>(options.max_shard_gb * 1e9);
-  if (writer_options.max_shard_bytes <= 0) return Error{"--max-shard-gb", "is not above 0", "leave it out: 5"};
-  HubWriter writer(options.to, declarations(inventory, dtype), writer_options);
+  HubWriter writer(options.to, declarations(inventory, dtype), hub_options);
   FIVEFOLD_TRY(write_weights(reader, inventory, dtype, writer));
   nlohmann::ordered_json config = nlohmann::ordered_json::parse(write_model_config(model));
   config["torch_dtype"] = dtype == DType::kBFloat16 ? "bfloat16" : "float32";
@@ -96,13 +103,14 @@ Status convert(const ConvertOptions& options) {
   file.close();
   if (!file) return Error{options.to + "/config.json", "cannot be written", ""};
   print(fmt::format("step {} of {} -> {}: {} parameters in {}\n", reader.run().step, options.from, options.to,
-                    format_count(inventory.num_parameters()), options.dtype));
+                    format_count(inventory.num_parameters()), to_string(dtype)));
   return Ok{};
 }
 
 ExitCode run_convert(const ConvertOptions& options) {
   apply_common_options(options.common);
-  const Status status = convert(options);
+  const bool gguf = std::filesystem::path(options.from).extension() == ".gguf";
+  const Status status = gguf ? convert_gguf(options) : convert_checkpoint(options);
   if (status.ok()) return ExitCode::kDone;
   print_errors({status.error()});
   return ExitCode::kBadInput;
@@ -112,13 +120,15 @@ ExitCode run_convert(const ConvertOptions& options) {
 
 RunCommand add_convert_command(CLI::App& app) {
   auto options = std::make_shared<ConvertOptions>();
-  app.add_option("from", options->from, "checkpoint, folder of checkpoints, or run directory")
+  app.add_option("from", options->from, "checkpoint, folder of checkpoints, run directory, or GGUF file (.gguf)")
       ->required()
       ->option_text("FROM");
-  app.add_option("to", options->to, "folder to write config.json and model.safetensors to")
+  app.add_option("to", options->to, "folder to write config.json and model.safetensors to; from GGUF its tokenizer too")
       ->required()
       ->option_text("TO");
-  app.add_option("--dtype", options->dtype, "bf16 (default) or fp32")->option_text("DTYPE");
+  app.add_option("--dtype", options->dtype,
+                 "bf16 (default for checkpoints) or fp32 (default for GGUF: the values of its blocks exactly)")
+      ->option_text("DTYPE");
   app.add_option("--max-shard-gb", options->max_shard_gb, "size of a file, in 1e9 bytes")->option_text("GB");
   app.add_flag("--quiet", options->common.quiet, "print errors only");
   return [options] { return run_convert(*options); };

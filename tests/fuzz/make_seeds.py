@@ -36,6 +36,83 @@ def safetensors(tensors, metadata=None):
     return struct.pack("<Q", len(text)) + text + bytes(offset)
 
 
+GGUF_TYPES = {"u32": (4, "<I"), "f32": (6, "<f"), "bool": (7, "<?"), "u8": (0, "<B"), "i64": (11, "<q")}
+GGUF_BLOCKS = {"F32": (0, 1, 4), "F16": (1, 1, 2), "Q4_0": (2, 32, 18), "Q4_1": (3, 32, 20), "Q5_0": (6, 32, 22),
+               "Q5_1": (7, 32, 24), "Q8_0": (8, 32, 34), "Q4_K": (12, 256, 144), "Q5_K": (13, 256, 176),
+               "Q6_K": (14, 256, 210), "BF16": (30, 1, 2)}
+
+
+def gguf(values, tensors):
+    """A file from {key: text, list of texts or of whole numbers, or (type, value)} and (name, type, shape, innermost
+    first) entries, whose bytes are zeros."""
+    def text(value):
+        return struct.pack("<Q", len(value.encode())) + value.encode()
+
+    pairs, infos, data = b"", b"", b""
+    for key, value in values.items():
+        pairs += text(key)
+        if isinstance(value, str):
+            pairs += struct.pack("<I", 8) + text(value)
+        elif isinstance(value, list):
+            of_text = not value or isinstance(value[0], str)
+            pairs += struct.pack("<IIQ", 9, 8 if of_text else 5, len(value))
+            pairs += b"".join(text(item) if of_text else struct.pack("<i", item) for item in value)
+        else:
+            number, layout = GGUF_TYPES[value[0]]
+            pairs += struct.pack("<I", number) + struct.pack(layout, value[1])
+    for name, kind, shape in tensors:
+        number, count, size = GGUF_BLOCKS[kind]
+        infos += text(name) + struct.pack("<I", len(shape)) + struct.pack(f"<{len(shape)}Q", *shape)
+        infos += struct.pack("<IQ", number, len(data))
+        elements = 1
+        for dim in shape:
+            elements *= dim
+        data += bytes(elements // count * size)
+        data += bytes(-len(data) % 32)
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(values)) + pairs + infos
+    return head + bytes(-len(head) % 32) + data
+
+
+def small_gguf_llama():
+    values = {"general.architecture": "llama", "llama.block_count": ("u32", 1), "llama.context_length": ("u32", 8),
+              "llama.embedding_length": ("u32", 4), "llama.feed_forward_length": ("u32", 2),
+              "llama.attention.head_count": ("u32", 1), "llama.attention.layer_norm_rms_epsilon": ("f32", 1e-5),
+              "llama.rope.freq_base": ("f32", 1e4)}
+    tensors = [("token_embd.weight", "F32", [4, 2]), ("output_norm.weight", "F32", [4])]
+    layer = {"attn_norm": [4], "ffn_norm": [4], "attn_q": [4, 4], "attn_k": [4, 4], "attn_v": [4, 4],
+             "attn_output": [4, 4], "ffn_gate": [4, 2], "ffn_up": [4, 2], "ffn_down": [2, 4]}
+    return values, tensors + [(f"blk.0.{name}.weight", "F16", shape) for name, shape in layer.items()]
+
+
+def gguf_tokenizer(pre):
+    return {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": pre, "tokenizer.ggml.tokens": ["a", "b", "ab", "<s>"],
+            "tokenizer.ggml.token_type": [1, 1, 4, 3], "tokenizer.ggml.merges": ["a b"],
+            "tokenizer.ggml.bos_token_id": ("u32", 3), "tokenizer.ggml.add_bos_token": ("bool", True),
+            "tokenizer.chat_template": "<|im_start|>"}
+
+
+def gguf_seeds():
+    values, tensors = small_gguf_llama()
+    yield "gguf", "llama", gguf(values, tensors)
+    yield "gguf", "tokenizer", gguf(gguf_tokenizer("smollm"), [])
+    yield "gguf", "both", gguf({**values, **gguf_tokenizer("llama-bpe")}, tensors)
+    yield "gguf", "blocks", gguf({"general.alignment": ("u32", 64), "k": ("i64", -1), "n": ("u8", 9)},
+                                 [(kind, kind, [256, 1]) for kind in GGUF_BLOCKS if kind != "F32"])
+    gpt2 = {key.replace("llama.", "gpt2."): value for key, value in values.items()}
+    gpt2 |= {"general.architecture": "gpt2", "gpt2.attention.layer_norm_epsilon": ("f32", 1e-5)}
+    layer = {"attn_qkv": 12, "attn_output": 4, "ffn_up": 2, "attn_norm": 4, "ffn_norm": 4}
+    named = [("token_embd.weight", "F32", [4, 2]), ("position_embd.weight", "F32", [4, 8]),
+             ("output_norm.weight", "F32", [4]), ("output_norm.bias", "F32", [4])]
+    for name, rows in layer.items():
+        named += [(f"blk.0.{name}.weight", "F32", [rows] if "norm" in name else [4, rows]),
+                  (f"blk.0.{name}.bias", "F32", [rows])]
+    named += [("blk.0.ffn_down.weight", "F32", [2, 4]), ("blk.0.ffn_down.bias", "F32", [4])]
+    yield "gguf", "gpt2", gguf(gpt2, named)
+    values["llama.rope.scaling.type"] = "yarn"
+    values |= {"llama.rope.scaling.factor": ("f32", 2.0), "llama.rope.scaling.original_context_length": ("u32", 4)}
+    yield "gguf", "yarn", gguf(values, tensors)
+
+
 def small_tokenizer(tokenizer):
     """The file with a few of its merges and of its single characters; everything else is left whole."""
     model = tokenizer["model"]
@@ -165,7 +242,7 @@ def run_seeds(run):
 
 def main():
     folder = Path(sys.argv[1])
-    seeds = [*repository_seeds(), *written_seeds(), *schedule_seeds()]
+    seeds = [*repository_seeds(), *written_seeds(), *gguf_seeds(), *schedule_seeds()]
     for run in sys.argv[2:]:
         seeds += run_seeds(Path(run))
     for target, name, content in seeds:
