@@ -1,7 +1,6 @@
-// Dataset: a token file cut into samples of equal length. The documents are laid end to end, each followed by <eos>
-// unless it ends with it already; empty documents vanish. Sample i starts at token i S of this stream and holds S + 1
-// tokens, S inputs and the S targets one further; the last tokens that fill no sample are left out. Immutable; const
-// functions are thread-safe.
+// Dataset: the samples of a source, which all have the same length, in the batches that training and validation ask
+// for. How they are cut: data/token_stream.h, and data/conversation_rows.h for conversations. Immutable; const
+// functions are thread-safe. Copies share the samples.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +9,11 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
+#include "data/sample_rows.h"
 #include "data/sampling.h"
 #include "data/text_source.h"
 #include "data/token_file.h"
@@ -21,29 +22,17 @@
 
 namespace fivefold {
 
-// Target of a token whose loss does not count.
-inline constexpr int32_t kIgnoredTarget = -100;
-
-// Rows of samples, row-major [rows x sequence].
-struct TokenBatch {
-  int64_t rows = 0, sequence = 0;
-  std::vector<int32_t> input_ids;
-  std::vector<int32_t> targets;    // already shifted; kIgnoredTarget where the loss does not count
-  std::vector<int32_t> positions;  // for position embeddings
-  // Per row, the lengths of the blocks that attention stays within; each row sums to `sequence`. One block per row
-  // under kConcatenate.
-  std::vector<std::vector<int32_t>> document_lengths;
-  int64_t valid_tokens = 0;  // targets that count
-};
-
 class Dataset {
  public:
-  // `eos` must be below the file's vocabulary. Errors: a file with fewer than sequence + 1 tokens (with <eos> counted).
+  // Of a token file. Errors: those of TokenStream::create.
   static Result<Dataset> create(TokenFile tokens, int64_t sequence, Packing packing, int32_t eos);
+  Dataset(std::shared_ptr<const SampleRows> rows, int64_t sequence) : rows_(std::move(rows)), sequence_(sequence) {}
 
-  int64_t num_samples() const { return num_samples_; }
+  int64_t num_samples() const { return rows_->num_samples(); }
   int64_t sequence() const { return sequence_; }
-  int64_t num_tokens() const { return stream_start_.back(); }  // with <eos>
+  int64_t num_tokens() const { return rows_->num_tokens(); }
+  // What a user should know of how the samples were made.
+  std::vector<std::string> remarks() const { return rows_->remarks(); }
 
   // The samples at `count` neighbouring positions of the order. Errors: a token id outside the vocabulary.
   Result<TokenBatch> batch(const SampleOrder& order, int64_t first_position, int64_t count) const;
@@ -53,27 +42,26 @@ class Dataset {
   Result<TokenBatch> fixed_batch(int64_t first_sample, int64_t rows) const;
 
  private:
-  Dataset(TokenFile tokens, int64_t sequence, Packing packing, int32_t eos);
-  Status append(int64_t sample, TokenBatch& out) const;
-
-  TokenFile tokens_;
+  std::shared_ptr<const SampleRows> rows_;
   int64_t sequence_;
-  Packing packing_;
-  int32_t eos_;
-  int64_t num_samples_ = 0;
-  std::vector<int64_t> stream_start_;  // per document, its first token in the stream; and the stream's length
 };
 
 struct DatasetOptions {
   std::filesystem::path source;  // text, JSONL, a folder of them, or a token file (.bin / .idx)
-  std::string format = "auto";   // "text", "paragraphs", "jsonl", "tokens"; "auto" goes by the file's extension
+  std::string format = "auto";   // "text", "paragraphs", "jsonl", "tokens", "chat"; "auto" goes by the extension
   int64_t sequence = 0;          // S
   Packing packing = Packing::kConcatenate;
   std::filesystem::path cache_folder = {};  // where token files of texts are kept
+  // Of "chat": load_chat_template's name and tokenizer, which tokens count, and whether conversations are laid into
+  // rows in an order drawn from a seed or in that of the file.
+  std::string chat_template = "auto", tokenizer = {};
+  LossOn loss = LossOn::kCompletion;
+  std::optional<uint64_t> shuffle_seed = {};
 };
 
-// Errors: unknown format (hint: the known ones), a tokenizer without EOS, those of tokenize_to_cache, TokenFile::open
-// and Dataset::create.
+// Errors: unknown format (hint: the known ones), a tokenizer without EOS (not under "chat"), those of tokenize_to_cache
+// or tokenize_conversations_to_cache, load_chat_template, TokenFile::open, TokenStream::create and
+// ConversationRows::create.
 Result<Dataset> open_dataset(const DatasetOptions& options, const Tokenizer& tokenizer);
 
 }  // namespace fivefold

@@ -84,6 +84,8 @@ Result<Preparation> prepare(const TrainRequest& request) {
   const int64_t idle = resident_bytes();
   FIVEFOLD_ASSIGN(TrainingData data,
                   TrainingData::open(request.config, request.model, request.run_directory.parent_path() / ".tokens"));
+  for (const std::string& remark : data.remarks(request.config.config.data))
+    if (request.on_message) request.on_message(remark);
   Preparation preparation{build_inventory(request.model), std::move(data), {}, {}, {}, {}, idle};
   FIVEFOLD_TRY(find_weights(request, preparation));
   return preparation;

@@ -52,16 +52,29 @@ Result<TrainingData> TrainingData::open(const ResolvedConfig& config, const Mode
                          .format = format_name(data.format),
                          .sequence = config.config.batch.sequence,
                          .packing = config.config.batch.packing,
-                         .cache_folder = cache_folder};
+                         .cache_folder = cache_folder,
+                         .chat_template = data.chat_template,
+                         .tokenizer = data.tokenizer,
+                         .loss = data.loss,
+                         .shuffle_seed = static_cast<uint64_t>(data.seed)};
   FIVEFOLD_ASSIGN(Dataset train, open_dataset(options, *tokenizer));
   const SampleOrder order(train.num_samples(), static_cast<uint64_t>(data.seed));
   TrainingData result(std::move(train), order);
   if (!data.validation.empty()) {
     options.source = data.validation;
+    options.shuffle_seed.reset();
     FIVEFOLD_ASSIGN(Dataset validation, open_dataset(options, *tokenizer));
     result.validation_ = std::move(validation);
   }
   return result;
+}
+
+std::vector<std::string> TrainingData::remarks(const DataConfig& data) const {
+  std::vector<std::string> remarks;
+  for (const std::string& remark : train_.remarks()) remarks.push_back(data.train + ": " + remark);
+  if (!validation_) return remarks;
+  for (const std::string& remark : validation_->remarks()) remarks.push_back(data.validation + ": " + remark);
+  return remarks;
 }
 
 std::vector<MicrobatchTokens> TrainingData::step(const ResolvedConfig& config, int data_rank, int64_t consumed) const {

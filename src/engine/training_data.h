@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "data/dataset.h"
@@ -19,6 +20,9 @@ class TrainingData {
   // vocabulary larger than the model's.
   static Result<TrainingData> open(const ResolvedConfig& config, const ModelSpec& model,
                                    const std::filesystem::path& cache_folder);
+
+  // What a user should know of how the samples were made, with the name of the source before each.
+  std::vector<std::string> remarks(const DataConfig& data) const;
 
   // Microbatches of the step that begins after `consumed` samples. Throws std::runtime_error for damaged token files.
   std::vector<MicrobatchTokens> step(const ResolvedConfig& config, int data_rank, int64_t consumed) const;

@@ -124,7 +124,6 @@ void check_settings(const RunConfig& config, std::vector<Error>& errors) {
     refuse("precision.optimizer_state", to_string(precision.optimizer_state), "optimizer_state = fp32");
   if (precision.master == MasterKind::kNone)
     refuse("precision.master", "weights without a master copy", "master = fp32");
-  if (config.data.format == DataFormat::kChat) refuse("data.format", "chat", "format = jsonl");
   if (config.comm.backend != CommBackend::kLocal)
     refuse("comm.backend", to_string(config.comm.backend), "backend = local");
   if (config.checkpoint.asynchronous) refuse("checkpoint.asynchronous", "an asynchronous save", "asynchronous = false");
