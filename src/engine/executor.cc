@@ -8,7 +8,6 @@
 #include "base/philox.h"
 #include "kernels/elementwise.h"
 #include "kernels/optimizer.h"
-#include "spec/rope.h"
 
 namespace fivefold {
 namespace {
@@ -48,7 +47,7 @@ TrainingExecutor::TrainingExecutor(const ModelSpec& model, const Inventory& inve
     const bool counts = holds(unit) && !options.stages.holds_copy(unit);
     counted_.push_back(counts ? in_shard(spec, counted_in_norm(spec)) : std::vector<PartialRange>());
   }
-  build_rope_tables(options.sequence);
+  context_.rope = rope_tables(model, options.sequence);
 }
 
 Microbatch TrainingExecutor::load(const MicrobatchTokens& tokens) const {

@@ -100,7 +100,6 @@ class TrainingExecutor final : public StageExecutor {
   at::Tensor& border(int unit, int microbatch, bool gradient);
   UnitRun run(int unit, int microbatch);
   double head_loss(const Instruction& instruction, float scale);
-  void build_rope_tables(int64_t positions);
   Microbatch load(const MicrobatchTokens& tokens) const;
 
   ExecutorOptions options_;

@@ -1,31 +1,13 @@
-// Set-up of a TrainingExecutor: RoPE tables and weights.
+// Set-up of a TrainingExecutor: weights.
 #include <algorithm>
 #include <cmath>
-#include <cstring>
-#include <numeric>
 
 #include "base/philox.h"
 #include "engine/executor.h"
 #include "kernels/elementwise.h"
-#include "spec/rope.h"
 
 namespace fivefold {
 namespace {
-
-bool same_rope(const RopeSpec& a, const RopeSpec& b) {
-  return a.theta == b.theta && a.rotary_dim == b.rotary_dim && a.scaling == b.scaling && a.factor == b.factor &&
-         a.original_max_positions == b.original_max_positions && a.low_freq_factor == b.low_freq_factor &&
-         a.high_freq_factor == b.high_freq_factor && a.beta_fast == b.beta_fast && a.beta_slow == b.beta_slow &&
-         a.attention_factor == b.attention_factor && a.mscale == b.mscale && a.mscale_all_dim == b.mscale_all_dim &&
-         a.truncate == b.truncate;
-}
-
-at::Tensor copied(Account account, std::span<const float> values, int64_t rows, int64_t cols) {
-  at::Tensor tensor = allocate(account, {rows, cols}, DType::kFloat32);
-  FIVEFOLD_CHECK(static_cast<int64_t>(values.size()) == tensor.numel());
-  std::memcpy(tensor.data_ptr(), values.data(), tensor.nbytes());
-  return tensor;
-}
 
 // Elements [first, first + values.size()) of the whole parameter.
 void draw(const ParameterEntry& entry, uint64_t seed, int64_t first, std::span<float> values) {
@@ -52,27 +34,6 @@ void draw(const ParameterEntry& entry, uint64_t seed, int64_t first, std::span<f
 }
 
 }  // namespace
-
-void TrainingExecutor::build_rope_tables(int64_t positions) {
-  const std::vector<LayerSpec>& layers = context_.model->layers;
-  std::vector<int64_t> rows(static_cast<size_t>(positions));
-  std::iota(rows.begin(), rows.end(), int64_t{0});
-  context_.rope.resize(layers.size());
-  for (size_t i = 0; i < layers.size(); ++i) {
-    if (!layers[i].mixer.has_rope) continue;
-    const RopeSpec& rope = layers[i].mixer.rope;
-    const auto earlier =
-        std::find_if(layers.begin(), layers.begin() + static_cast<std::ptrdiff_t>(i),
-                     [&](const LayerSpec& l) { return l.mixer.has_rope && same_rope(l.mixer.rope, rope); });
-    if (earlier != layers.begin() + static_cast<std::ptrdiff_t>(i)) {
-      context_.rope[i] = context_.rope[static_cast<size_t>(earlier - layers.begin())];
-      continue;
-    }
-    const RopeTable table = rope_table(rope, positions, rows);
-    context_.rope[i] = {copied(Account::kData, table.cos, positions, rope.rotary_dim / 2),
-                        copied(Account::kData, table.sin, positions, rope.rotary_dim / 2)};
-  }
-}
 
 void TrainingExecutor::initialize_weights(uint64_t seed, Draw which) {
   // In portions, so that no rank holds a whole parameter beside its buffers; a parameter in 4 bits is quantised as a

@@ -8,6 +8,7 @@
 #include "engine/layers/context_parallel.h"
 #include "engine/layers/low_rank.h"
 #include "engine/layers/primitives.h"
+#include "engine/layers/rope_tables.h"
 #include "engine/layers/tensor_parallel.h"
 #include "engine/microbatch.h"
 #include "engine/operation_clock.h"
@@ -17,17 +18,12 @@
 
 namespace fivefold {
 
-// RoPE tables of one rotary geometry, fp32 [positions, rotary_dim / 2].
-struct RopeTables {
-  at::Tensor cos, sin;
-};
-
 // What does not change from instruction to instruction.
 struct ModelContext {
   const ModelSpec* model = nullptr;
   const Inventory* inventory = nullptr;
   std::vector<UnitOperations> operations;    // by unit
-  std::vector<RopeTables> rope;              // by layer; layers with equal RoPE share tensors
+  std::vector<RopeTables> rope;              // by layer
   const TensorParallel* tensor = nullptr;    // none without tensor parallelism
   const ContextParallel* context = nullptr;  // none without context parallelism
   ops::TableRows vocabulary;                 // rows of the token table and output matrix that this rank holds ...
