@@ -13,6 +13,7 @@
 
 #include "base/result.h"
 #include "engine/calibrate_request.h"
+#include "engine/generate_request.h"
 #include "record/run_record.h"
 #include "spec/enums.h"
 #include "spec/hardware.h"
@@ -113,6 +114,9 @@ class EngineApi {
   virtual Result<ProbeResult> probe(const ProbeRequest& request) = 0;
   // Times this machine. Throws std::runtime_error for what fails while ranks run.
   virtual Measurements measure(const MeasureRequest& request) = 0;
+  // Continues a prompt. Errors: weights that are missing, damaged or do not fit the model. Throws std::runtime_error
+  // for what fails afterwards. REQUIRES: validate_generation (spec/generation.h) found nothing.
+  virtual Result<GenerateResult> generate(const GenerateRequest& request) = 0;
 };
 
 // Loads libfivefold_engine.so (where FIVEFOLD_ENGINE of the environment says, else beside the program, in ../lib,

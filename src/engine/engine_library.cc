@@ -1,6 +1,7 @@
 // The entry point of the engine's shared library; load_engine (engine_loader.cc, in the program) finds it by name.
 #include "engine/calibrate.h"
 #include "engine/engine_api.h"
+#include "engine/generate/generate.h"
 #include "engine/probe.h"
 #include "engine/trainer.h"
 
@@ -12,6 +13,7 @@ class Engine final : public EngineApi {
   Result<TrainResult> train(const TrainRequest& request) override { return run_training(request); }
   Result<ProbeResult> probe(const ProbeRequest& request) override { return run_probe(request); }
   Measurements measure(const MeasureRequest& request) override { return run_measurements(request); }
+  Result<GenerateResult> generate(const GenerateRequest& request) override { return run_generation(request); }
 };
 
 }  // namespace

@@ -1,7 +1,9 @@
 #include "engine/weights.h"
 
+#include <algorithm>
 #include <cstring>
 
+#include "base/integer.h"
 #include "base/text.h"
 #include "spec/hub_layout.h"
 #include "spec/names.h"
@@ -52,14 +54,33 @@ Result<HubTensor> find_tensor(const AdapterTensors& tensors, const ParameterEntr
   return checked({*info, tensors.bytes(*info)}, entry, part, tensors.path().string() + " (" + part.name + ")");
 }
 
-// Reads the part's elements as fp32 into its rows of the packed matrix.
+// Reads the part's elements as fp32 into its rows of the packed matrix: in portions of rows, so that a large embedding
+// needs no second copy beside it, unless its columns are what the disk has as rows.
 void copy_part(const HubTensor& tensor, const ParameterEntry& entry, const HubPart& part, std::span<float> packed) {
-  // The file need not align its tensors: copy the bytes first.
+  constexpr int64_t kPortion = int64_t{1} << 18;  // elements
   const AccountScope scope(Account::kOther);
-  const at::Tensor raw = at::empty({part.rows * entry.whole_cols()}, scalar_type(tensor.info.dtype));
-  std::memcpy(raw.data_ptr(), tensor.bytes.data(), raw.nbytes());
-  const at::Tensor values = raw.to(at::kFloat);
-  place_hub_values(entry, part, {elements<float>(values), static_cast<size_t>(values.numel())}, packed);
+  const int64_t cols = entry.whole_cols(),
+                rows = part.transposed ? part.rows : std::max<int64_t>(1, div_floor(kPortion, cols));
+  for (int64_t row = 0; row < part.rows; row += rows) {
+    HubPart portion = part;
+    portion.row_begin += row;
+    portion.rows = std::min(rows, part.rows - row);
+    // The file need not align its tensors: copy the bytes first.
+    const at::Tensor raw = at::empty({portion.rows * cols}, scalar_type(tensor.info.dtype));
+    std::memcpy(raw.data_ptr(), tensor.bytes.data() + row * cols * raw.element_size(), raw.nbytes());
+    const at::Tensor values = raw.to(at::kFloat);
+    place_hub_values(entry, portion, {elements<float>(values), static_cast<size_t>(values.numel())}, packed);
+  }
+}
+
+// All parts of a parameter, from a source of tensors.
+template <class Source>
+Status read_parameter(const Source& source, const ParameterEntry& entry, std::span<float> packed) {
+  for (const HubPart& part : entry.parts) {
+    FIVEFOLD_ASSIGN(const HubTensor tensor, find_tensor(source, entry, part));
+    copy_part(tensor, entry, part, packed);
+  }
+  return Ok{};
 }
 
 // Fills the parameters that `wanted` names from a source of tensors.
@@ -72,10 +93,7 @@ Status load_parameters(const Source& source, const Inventory& inventory, Trainin
     for (size_t p = 0; p < parameters.size(); ++p) {
       if (!wanted(parameters[p])) continue;
       packed.resize(static_cast<size_t>(parameters[p].whole_numel()));
-      for (const HubPart& part : parameters[p].parts) {
-        FIVEFOLD_ASSIGN(const HubTensor tensor, find_tensor(source, parameters[p], part));
-        copy_part(tensor, parameters[p], part, packed);
-      }
+      FIVEFOLD_TRY(read_parameter(source, parameters[p], packed));
       executor.set_parameter(unit, static_cast<int>(p), packed);
     }
   }
@@ -98,6 +116,10 @@ bool of_adapter(const ParameterEntry& entry) { return entry.adapter; }
 
 Status check_hub_weights(const HubFolder& folder, const Inventory& inventory) {
   return check_parameters(folder, inventory, of_model);
+}
+
+Status read_hub_parameter(const HubFolder& folder, const ParameterEntry& entry, std::span<float> packed) {
+  return read_parameter(folder, entry, packed);
 }
 
 Status load_hub_weights(const HubFolder& folder, const Inventory& inventory, TrainingExecutor& executor) {

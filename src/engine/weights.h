@@ -21,6 +21,9 @@ Status load_adapter_weights(const AdapterTensors& tensors, const Inventory& inve
 // Errors name the file and tensor: missing, other shape, a dtype that is not a floating point one.
 Status load_hub_weights(const HubFolder& folder, const Inventory& inventory, TrainingExecutor& executor);
 
+// One parameter in full, as fp32. REQUIRES: packed.size() is the entry's whole_numel(). Errors: as above.
+Status read_hub_parameter(const HubFolder& folder, const ParameterEntry& entry, std::span<float> packed);
+
 // Whether the folder holds every tensor of the inventory in the right shape: what load_hub_weights would say, before
 // any rank starts.
 Status check_hub_weights(const HubFolder& folder, const Inventory& inventory);
