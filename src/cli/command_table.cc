@@ -12,6 +12,7 @@ constexpr Command kCommands[] = {
      add_reconcile_command},
     {"calibrate", "Measure this machine: the hardware file that predicted times come from", add_calibrate_command},
     {"convert", "Weights of a checkpoint, or a GGUF file, as a Hub folder of safetensors", add_convert_command},
+    {"generate", "Continue a text with trained weights", add_generate_command},
 };
 
 }  // namespace

@@ -8,8 +8,8 @@
 
 #include "base/text.h"
 #include "cli/common_options.h"
+#include "cli/weights_folder.h"
 #include "spec/hub_layout.h"
-#include "spec/run_config_io.h"
 #include "store/checkpoint_reader.h"
 #include "store/gguf_folder.h"
 #include "store/hub_writer.h"
@@ -25,14 +25,6 @@ struct ConvertOptions {
   double max_shard_gb = 5;
 };
 
-// The model that a checkpoint belongs to: its own configuration says which.
-Result<ModelSpec> model_of(const CheckpointReader& reader) {
-  const LoadedConfig loaded = parse_config(reader.run().configuration, reader.folder().string() + " (configuration)");
-  if (!loaded.errors.empty()) return loaded.errors.front();
-  // A run keeps its model's config.json beside its checkpoints.
-  const std::filesystem::path beside = reader.folder().parent_path().parent_path() / "config.json";
-  if (std::filesystem::exists(beside)) return read_model_config(beside);
-  return load_model(loaded.config.model);
 }
 
 std::vector<TensorDeclaration> declarations(const Inventory& inventory, DType dtype) {
