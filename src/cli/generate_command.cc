@@ -100,6 +100,8 @@ Result<Prepared> prepare(const GenerateOptions& options) {
   request.weights = prepared.folder.weights;
   request.threads = options.threads;
   const std::string tokenizer = options.tokenizer.empty() ? prepared.folder.tokenizer : options.tokenizer;
+  if (tokenizer.empty())
+    return Error{options.weights, "has no tokenizer.json", "name one with --tokenizer, or \"bytes\""};
   FIVEFOLD_ASSIGN(prepared.tokenizer, load_tokenizer(tokenizer));
   request.stop_ids = prepared.folder.stop_ids;
   if (const std::optional<int32_t> eos = prepared.tokenizer->eos_id()) request.stop_ids.push_back(*eos);
@@ -144,7 +146,7 @@ nlohmann::ordered_json to_json(const Prepared& prepared, const GenerateResult& r
     accounts[std::string(to_string(static_cast<Account>(i)))] = result.peak_by_account[static_cast<Account>(i)];
   return {{"prompt_ids", prepared.request.prompt},
           {"ids", result.ids},
-          {"text", to_valid_utf8(text)},
+          {"text", text},
           {"stopped", result.stopped},
           {"threads", result.threads},
           {"load_time", result.load_seconds},
@@ -172,7 +174,8 @@ ExitCode run_generate(const GenerateOptions& options) {
 
   TextStream stream(*prepared->tokenizer, prepared->request.prompt);
   std::string text;
-  const auto show = [&](std::string piece) {
+  const auto show = [&](const std::string& bytes) {
+    const std::string piece = to_valid_utf8(bytes);  // the byte tokenizer keeps what is no character
     text += piece;
     if (options.json || piece.empty()) return true;
     print(piece);

@@ -49,7 +49,7 @@ Result<WeightsFolder> hub_folder(const fs::path& path, const std::string& model)
   if (model.empty() && !fs::exists(path / "config.json"))
     return Error{path.string(), "has no config.json", "name the model with --model"};
   FIVEFOLD_ASSIGN(found.model, model.empty() ? read_model_config(path / "config.json") : named_model(model));
-  found.tokenizer = path.string();
+  if (fs::exists(path / "tokenizer.json")) found.tokenizer = path.string();
   FIVEFOLD_TRY(add_stop_ids(path / "config.json", found.stop_ids));
   FIVEFOLD_TRY(add_stop_ids(path / "generation_config.json", found.stop_ids));
   return found;

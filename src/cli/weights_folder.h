@@ -16,7 +16,7 @@ namespace fivefold {
 struct WeightsFolder {
   std::filesystem::path weights;  // folder of safetensors, or of one checkpoint
   ModelSpec model;
-  std::string tokenizer;          // for load_tokenizer
+  std::string tokenizer;          // for load_tokenizer; empty: the folder has none
   std::vector<int32_t> stop_ids;  // beside the tokenizer's own EOS: those of config.json and generation_config.json
   std::string note;               // to show; empty: none
 };

@@ -208,6 +208,17 @@ def reference(**files):
     return plant
 
 
+def generate(*arguments, files=None, weights="model"):
+    def plant(inputs):
+        for name, text in (files or {}).items():
+            inputs.write(name, text)
+        return ["generate", weights, *arguments]
+    return plant
+
+
+# A prompt with a tokenizer that the good model has.
+ASKED = ("--tokenizer", "bytes", "--prompt", "abc")
+
 CASES = [
     # the configuration file
     ("missing file", lambda _: ["train", "nowhere.toml"], ["nowhere.toml"]),
@@ -355,6 +366,36 @@ CASES = [
     ("checkpoint: converted although damaged",
      checkpoint(lambda c: flip(c / "rank-00000.safetensors", -5), "convert", "runs/run", "hub"), ["rank-00000.safetensors"]),
     ("checkpoint: resume from nowhere", setting("checkpoint.resume=nowhere"), ["nowhere"]),
+    # generate: the model has 64 positions and the vocabulary of bytes
+    ("generate: no prompt", generate("--tokenizer", "bytes"), ["--prompt", "--prompt-file"]),
+    ("generate: two prompts", generate(*ASKED, "--prompt-file", "text.txt"), ["--prompt"]),
+    ("generate: a prompt file that is not there", generate("--prompt-file", "nowhere.txt"), ["nowhere.txt"]),
+    ("generate: no folder", generate(*ASKED, weights="nowhere"), ["nowhere", "config.json"]),
+    ("generate: a folder without weights", generate(*ASKED, weights="."), ["holds no weights"]),
+    ("generate: no tokenizer", generate("--prompt", "abc"), ["tokenizer.json", "--tokenizer"]),
+    ("generate: more tokens than positions", generate(*ASKED, "--max-tokens", "62"), ["--max-tokens", "61"]),
+    ("generate: a prompt without room", generate("--tokenizer", "bytes", "--prompt", "a" * 64), ["--prompt", "63"]),
+    ("generate: no new tokens", generate(*ASKED, "--max-tokens", "0"), ["--max-tokens"]),
+    ("generate: a type it does not compute in", generate(*ASKED, "--dtype", "fp8"), ["--dtype", "fp32"]),
+    ("generate: a negative temperature", generate(*ASKED, "--temperature", "-1"), ["--temperature"]),
+    ("generate: a temperature that is none", generate(*ASKED, "--temperature", "nan"), ["--temperature"]),
+    ("generate: draws that nobody asked for", generate(*ASKED, "--top-k", "3"), ["--top-k", "--temperature 1"]),
+    ("generate: no tokens to draw from", generate(*ASKED, "--temperature", "1", "--top-k", "0"), ["--top-k"]),
+    ("generate: a share above one", generate(*ASKED, "--temperature", "1", "--top-p", "1.5"), ["--top-p"]),
+    ("generate: no threads", generate(*ASKED, "--threads", "0"), ["--threads"]),
+    ("generate: an unknown model", generate(*ASKED, "--model", "lama-3.1-8b"), ["lama-3.1-8b", "llama-3.1-8b"]),
+    ("generate: weights of another model", generate(*ASKED, "--model", "other.json", files={
+        "other.json": json.dumps(GOOD_MODEL | {"hidden_size": 32})}), ["shape", "[257, 32]"]),
+    ("generate: a tokenizer beyond the vocabulary", generate(*ASKED, files={
+        "model/config.json": json.dumps(GOOD_MODEL | {"vocab_size": 97})}), ["--tokenizer", "97"]),
+    ("generate: an end that is no token", generate(*ASKED, files={
+        "model/generation_config.json": '{"eos_token_id": "end"}'}), ["generation_config.json", "eos_token_id"]),
+    ("generate: experts", generate(*ASKED, files={"model/config.json": json.dumps(GOOD_MODEL | {
+        "architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "num_local_experts": 4,
+        "num_experts_per_tok": 2})}), ["experts"]),
+    ("generate: a damaged checkpoint",
+     checkpoint(lambda c: flip(c / "rank-00000.safetensors", -5), "generate", "runs/run", "--prompt", "abc"),
+     ["rank-00000.safetensors"]),
     ("reconcile: no run", lambda _: ["reconcile", "nowhere"], ["nowhere"]),
 ]
 
