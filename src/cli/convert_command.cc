@@ -25,8 +25,6 @@ struct ConvertOptions {
   double max_shard_gb = 5;
 };
 
-}
-
 std::vector<TensorDeclaration> declarations(const Inventory& inventory, DType dtype) {
   std::vector<TensorDeclaration> tensors;
   for (const Unit& unit : inventory.units)
