@@ -64,7 +64,7 @@ CASES = [
     ("an unknown schedule", setting("parallel.schedule=1f2b"), ["parallel.schedule", "1f1b"]),
     ("an unknown kind of context parallelism", setting("parallel.cp_kind=rings"), ["parallel.cp_kind", "ring"]),
     ("fp8 is not in the engine yet", setting("precision.compute=fp8"), ["precision.compute"]),
-    ("LoRA is not in the engine yet", setting("method.kind=lora", "method.targets=q_prj"), ["method.targets", "q_proj"]),
+    ("adapter of a linear that is not there", setting("method.kind=lora", "method.targets=q_prj"), ["method.targets", "q_proj"]),
     ("another backend", setting("comm.backend=nccl"), ["comm.backend", "local"]),
     ("bf16 gradients under accumulation", setting("precision.grads=bf16"), ["precision.grads", "fp32"]),
     ("a context beyond the model's", setting("batch.sequence=128"), ["batch.sequence", "64"]),
