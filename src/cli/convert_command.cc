@@ -38,10 +38,8 @@ Status write_weights(CheckpointReader& reader, const Inventory& inventory, DType
   for (const Unit& unit : inventory.units) {
     for (const ParameterEntry& entry : unit.parameters) {
       packed.resize(static_cast<size_t>(entry.numel()));
-      FIVEFOLD_TRY(reader.read({"master", entry.name}, DType::kFloat32, 0, entry.numel(),
-                               std::as_writable_bytes(std::span(packed))));
-      for (const HubPart& part : entry.parts)
-        writer.write(part.name, value_bytes(hub_values(entry, part, packed), dtype));
+      FIVEFOLD_TRY(reader.read_floats({"master", entry.name}, 0, entry.numel(), packed));
+      for (const HubPart& part : entry.parts) writer.write(part.name, value_bytes(hub_values(entry, part, packed), dtype));
     }
   }
   writer.finish();

@@ -4,61 +4,17 @@
 
 #include "base/text.h"
 #include "engine/agreement.h"
-#include "kernels/elementwise.h"
+#include "engine/checkpoint_moments.h"
 
 namespace fivefold {
 namespace {
-
-struct StateShard {
-  const char* kind;
-  at::Tensor tensor;  // fp32 [shard_numel]
-};
-
-std::vector<StateShard> state_shards(UnitBuffers& buffers, Restore what) {
-  std::vector<StateShard> shards{{"master", buffers.master_shard()}};
-  if (what == Restore::kWeights) return shards;
-  if (buffers.moment1().defined()) shards.push_back({"moment1", buffers.moment1()});
-  if (buffers.moment2().defined()) shards.push_back({"moment2", buffers.moment2()});
-  return shards;
-}
-
-std::span<std::byte> bytes_of(const at::Tensor& tensor, int64_t begin, int64_t count) {
-  return {reinterpret_cast<std::byte*>(elements<float>(tensor) + begin), static_cast<size_t>(count) * sizeof(float)};
-}
-
-// Pieces of what a rank's shard holds of a parameter, range by range of its slices: rows in full are a range of the
-// whole parameter, columns a range of a column block. Of the holders of a slice the first writes.
-void add_pieces(const StateShard& shard, const ParameterEntry& entry, const ShardRange& range,
-                std::vector<StatePiece>& pieces) {
-  const int64_t width = entry.cols();
-  for (const ParameterSlice& slice : entry.slices) {
-    if (slice.holder > 0) continue;
-    const bool whole_rows = slice.cols == entry.whole_cols();
-    // Columns of padding lie between the rows: then a row is a piece. Else the slice is contiguous.
-    const bool contiguous = slice.cols == width;
-    const int64_t step = contiguous ? slice.rows : 1;
-    for (int64_t row = 0; row < slice.rows; row += step) {
-      const int64_t first = (slice.row + row) * width, count = step * slice.cols;
-      const int64_t begin = std::max(first, range.begin), end = std::min(first + count, range.end);
-      if (begin >= end) continue;
-      const int64_t offset = (whole_rows ? slice.whole_row + row : row) * slice.cols - first;
-      pieces.push_back({.key = {shard.kind, entry.name},
-                        .dtype = DType::kFloat32,
-                        .shape = entry.whole_shape,
-                        .begin = begin + offset,
-                        .end = end + offset,
-                        .bytes = bytes_of(shard.tensor, range.shard_offset + begin - range.begin, end - begin),
-                        .block = whole_rows ? ColumnBlock{} : ColumnBlock{slice.whole_col, slice.cols}});
-    }
-  }
-}
 
 void require(const Status& status) {
   if (!status.ok()) throw std::runtime_error(status.error().message());
 }
 
-// Weights are also needed in full below ZeRO-3: read the whole parameter in portions, keep what this rank holds.
-void restore_full_weights(TrainingExecutor& executor, CheckpointReader& reader, int unit) {
+// Reads the whole parameter in portions and keeps what this rank holds: below ZeRO-3 the weights in full.
+void restore_weights(TrainingExecutor& executor, CheckpointReader& reader, int unit) {
   constexpr int64_t kPortion = int64_t{1} << 16;
   const std::vector<ParameterEntry>& parameters = executor.inventory().units[static_cast<size_t>(unit)].parameters;
   std::vector<float> values;
@@ -67,10 +23,53 @@ void restore_full_weights(TrainingExecutor& executor, CheckpointReader& reader, 
     for (int64_t begin = 0; begin < parameters[p].whole_numel(); begin += kPortion) {
       const int64_t end = std::min(begin + kPortion, parameters[p].whole_numel());
       values.resize(static_cast<size_t>(end - begin));
-      require(reader.read({"master", parameters[p].name}, DType::kFloat32, begin, end,
-                          std::as_writable_bytes(std::span(values))));
+      require(reader.read_floats({"master", parameters[p].name}, begin, end, values));
       executor.set_parameter(unit, static_cast<int>(p), values, begin);
     }
+  }
+}
+
+// The shard's fp32 weights alone: master weights, whose rounded copy is not written, or an fp32 run's.
+void restore_weight_shard(UnitBuffers& buffers, CheckpointReader& reader) {
+  float* const shard = elements<float>(buffers.master_shard());
+  for (size_t p = 0; p < buffers.unit().parameters.size(); ++p) {
+    const ParameterEntry& entry = buffers.unit().parameters[p];
+    if (!entry.trained()) continue;
+    const ShardRange range = buffers.range(static_cast<int>(p));
+    for (const ElementRun& run : element_runs(entry, range.begin, range.end))
+      require(
+          reader.read_floats({"master", entry.name}, run.whole, run.whole + run.count,
+                             {shard + range.shard_offset + run.local - range.begin, static_cast<size_t>(run.count)}));
+  }
+}
+
+void add_unit_pieces(UnitBuffers& buffers, const TensorSplit& split, std::vector<StatePiece>& pieces) {
+  const at::Tensor master = buffers.master_shard();
+  const at::Tensor weights = master.defined() ? master : buffers.params_shard();
+  const DType dtype = dtype_of(weights);
+  for (int p = 0; p < static_cast<int>(buffers.unit().parameters.size()); ++p) {
+    const ParameterEntry& entry = buffers.unit().parameters[static_cast<size_t>(p)];
+    const ShardRange range = buffers.range(p);
+    if (!entry.trained() || range.begin == range.end) continue;
+    add_pieces("master", dtype,
+               static_cast<const std::byte*>(weights.data_ptr()) + range.shard_offset * dtype_bytes(dtype), entry,
+               range, pieces);
+    if (buffers.moment1().exists()) add_moment_pieces("moment1", buffers.moment1(), p, entry, range, split, pieces);
+    if (buffers.moment2().exists()) add_moment_pieces("moment2", buffers.moment2(), p, entry, range, split, pieces);
+  }
+}
+
+void restore_moments(RankSession& session, CheckpointReader& reader, int unit) {
+  const MomentRestore from{reader, session.whole_model(), session.whole_inventory(),
+                           session.executor().options().split};
+  UnitBuffers& buffers = session.executor().buffers(unit);
+  for (int p = 0; p < static_cast<int>(buffers.unit().parameters.size()); ++p) {
+    const ParameterEntry& entry = buffers.unit().parameters[static_cast<size_t>(p)];
+    if (!entry.trained()) continue;
+    if (buffers.moment1().exists())
+      require(restore_moment(from, "moment1", unit, p, entry, buffers.range(p), buffers.moment1()));
+    if (buffers.moment2().exists())
+      require(restore_moment(from, "moment2", unit, p, entry, buffers.range(p), buffers.moment2()));
   }
 }
 
@@ -86,12 +85,7 @@ int64_t save_checkpoint(RankSession& session, const CheckpointWriter& writer, co
       // Of two copies of a tied embedding the first stage writes its own.
       if (!executor.holds(unit) || executor.options().stages.holds_copy(unit)) continue;
       if (!executor.buffers(unit).trained()) continue;
-      UnitBuffers& buffers = executor.buffers(unit);
-      for (const StateShard& shard : state_shards(buffers, Restore::kEverything)) {
-        for (size_t p = 0; p < buffers.unit().parameters.size(); ++p)
-          if (buffers.unit().parameters[p].trained())
-            add_pieces(shard, buffers.unit().parameters[p], buffers.range(static_cast<int>(p)), pieces);
-      }
+      add_unit_pieces(executor.buffers(unit), executor.options().split, pieces);
     }
   }
   Communicator& communicator = session.communicator();
@@ -116,23 +110,17 @@ int64_t save_checkpoint(RankSession& session, const CheckpointWriter& writer, co
 
 void restore_checkpoint(RankSession& session, CheckpointReader& reader, Restore what) {
   TrainingExecutor& executor = session.executor();
+  const ShardingPolicy& policy = executor.options().sharding;
   for (int unit = 0; unit < executor.inventory().num_units(); ++unit) {
     if (!executor.holds(unit) || !executor.buffers(unit).trained()) continue;
-    UnitBuffers& buffers = executor.buffers(unit);
-    if (!executor.options().sharding.shards_params()) restore_full_weights(executor, reader, unit);
-    for (const StateShard& shard : state_shards(buffers, what)) {
-      const bool done = !executor.options().sharding.shards_params() && std::string_view(shard.kind) == "master";
-      for (size_t p = 0; p < buffers.unit().parameters.size() && !done; ++p) {
-        const ParameterEntry& entry = buffers.unit().parameters[p];
-        if (!entry.trained()) continue;
-        const ShardRange range = buffers.range(static_cast<int>(p));
-        for (const ElementRun& run : element_runs(entry, range.begin, range.end))
-          require(reader.read({shard.kind, entry.name}, DType::kFloat32, run.whole, run.whole + run.count,
-                              bytes_of(shard.tensor, range.shard_offset + run.local - range.begin, run.count)));
-      }
+    if (policy.shards_params() && policy.has_fp32_weights()) {
+      restore_weight_shard(executor.buffers(unit), reader);
+    } else {
+      restore_weights(executor, reader, unit);
     }
+    if (what == Restore::kEverything) restore_moments(session, reader, unit);
   }
-  if (executor.options().sharding.shards_params()) executor.refresh_working_weights();
+  if (policy.shards_params()) executor.refresh_working_weights();
 }
 
 void restore_base(RankSession& session, CheckpointReader& reader) {
@@ -144,8 +132,7 @@ void restore_base(RankSession& session, CheckpointReader& reader) {
     for (size_t p = 0; p < parameters.size(); ++p) {
       if (parameters[p].adapter) continue;
       values.resize(static_cast<size_t>(parameters[p].whole_numel()));
-      require(reader.read({"master", parameters[p].name}, DType::kFloat32, 0, parameters[p].whole_numel(),
-                          std::as_writable_bytes(std::span(values))));
+      require(reader.read_floats({"master", parameters[p].name}, 0, parameters[p].whole_numel(), values));
       executor.set_parameter(unit, static_cast<int>(p), values);
     }
   }
@@ -153,21 +140,18 @@ void restore_base(RankSession& session, CheckpointReader& reader) {
 
 Status check_checkpoint(const CheckpointReader& reader, const Inventory& inventory, OptimizerStates states,
                         Restore what) {
-  std::vector<std::string> kinds{"master"};
-  if (what == Restore::kEverything && states != OptimizerStates::kNone) kinds.push_back("moment1");
-  if (what == Restore::kEverything && states == OptimizerStates::kMoment1And2) kinds.push_back("moment2");
   for (const Unit& unit : inventory.units) {
     for (const ParameterEntry& entry : unit.parameters) {
       if (what == Restore::kBase ? entry.adapter : !entry.trained()) continue;
-      for (const std::string& kind : kinds) {
-        const auto found = reader.tensors().find({kind, entry.name});
-        const std::string where = reader.folder().string() + ": " + kind + "/" + entry.name;
-        if (found == reader.tensors().end())
-          return Error{where, "is not in the checkpoint", "the run that wrote it had another model or optimizer"};
-        if (found->second.shape != entry.shape)
-          return Error{where, "has another shape than the model's",
-                       "use the model that the checkpoint was written with"};
-      }
+      const std::string where = reader.folder().string() + ": master/" + entry.name;
+      const auto found = reader.tensors().find({"master", entry.name});
+      if (found == reader.tensors().end())
+        return Error{where, "is not in the checkpoint", "the run that wrote it had another model or optimizer"};
+      if (found->second.shape != entry.shape)
+        return Error{where, "has another shape than the model's", "use the model that the checkpoint was written with"};
+      if (what != Restore::kEverything || states == OptimizerStates::kNone) continue;
+      FIVEFOLD_TRY(check_moment(reader, "moment1", entry));
+      if (states == OptimizerStates::kMoment1And2) FIVEFOLD_TRY(check_moment(reader, "moment2", entry));
     }
   }
   return Ok{};

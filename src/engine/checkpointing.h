@@ -1,7 +1,8 @@
 // Checkpointing: a session's state into and out of the store's checkpoints. State is keyed by (kind, parameter name)
-// and global ranges, so any layout reads what any layout wrote. Kinds: "master" (fp32 weights), "moment1", "moment2";
-// the bf16 working weights are the rounded master weights and are not written. Frozen weights are not written either: a
-// run with an adapter reads or draws its base again from where it came from.
+// and global ranges, so any layout reads what any layout wrote. Kinds: "master" (fp32 weights, or the bf16 ones of a
+// run without master copy), and the moments (engine/checkpoint_moments.h). Working weights that are the rounded master
+// weights are not written. Frozen weights are not written either: a run with an adapter
+// reads or draws its base again from where it came from.
 #pragma once
 
 #include <filesystem>

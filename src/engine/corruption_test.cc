@@ -173,7 +173,7 @@ struct Flip {
 
 at::Tensor params_of(const UnitBuffers& buffers) { return buffers.params(); }
 at::Tensor master_of(const UnitBuffers& buffers) { return buffers.master_shard(); }
-at::Tensor moment2_of(const UnitBuffers& buffers) { return buffers.moment2(); }
+at::Tensor moment2_of(const UnitBuffers& buffers) { return buffers.moment2().tensors().front(); }
 
 TEST(Replicas, NameTheRankOfAFlippedBit) {
   const ModelSpec model = tiny_model(TinyKind::kLlama);

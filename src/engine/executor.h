@@ -23,6 +23,7 @@ struct ExecutorOptions {
   int shard = 0;  // this rank's position in its shard group
   OptimizerStates optimizer_states = OptimizerStates::kMoment1And2;
   OptimizerConfig optimizer;
+  uint64_t seed = 0;     // of the rounding of weights without master
   int64_t sequence = 0;  // positions of the RoPE tables
   int64_t loss_chunk = 512;
   int64_t max_documents = 0;  // per microbatch
@@ -100,6 +101,8 @@ class TrainingExecutor final : public StageExecutor {
   at::Tensor& border(int unit, int microbatch, bool gradient);
   UnitRun run(int unit, int microbatch);
   double head_loss(const Instruction& instruction, float scale);
+  template <class G>
+  void update_parameter(UnitBuffers& buffers, int parameter, const G* grad);
   Microbatch load(const MicrobatchTokens& tokens) const;
 
   ExecutorOptions options_;

@@ -89,7 +89,7 @@ void TrainingExecutor::set_local(int unit, int parameter, std::span<const float>
   const bool frozen = !entry.trained();
   const ShardRange own = unit_buffers.range(parameter);
   const int64_t own_begin = std::max(begin, own.begin), own_end = std::min(end, own.end);
-  if (own_begin < own_end && !frozen) {
+  if (own_begin < own_end && !frozen && options_.sharding.has_fp32_weights()) {
     float* master = elements<float>(unit_buffers.master_shard()) + (own.shard_offset + own_begin - own.begin);
     std::copy(values.begin() + (own_begin - begin), values.begin() + (own_end - begin), master);
   }

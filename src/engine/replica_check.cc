@@ -16,6 +16,14 @@ namespace {
 
 uint64_t hash_of(std::span<const std::byte> bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
 
+uint64_t hash_of(const std::vector<at::Tensor>& tensors) {
+  const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(), &XXH3_freeState);
+  XXH3_64bits_reset(state.get());
+  for (const at::Tensor& tensor : tensors)
+    if (tensor.defined()) XXH3_64bits_update(state.get(), tensor.data_ptr(), tensor.nbytes());
+  return XXH3_64bits_digest(state.get());
+}
+
 std::span<const std::byte> bytes_of(const at::Tensor& tensor) {
   return {static_cast<const std::byte*>(tensor.data_ptr()), static_cast<size_t>(tensor.nbytes())};
 }
@@ -127,10 +135,11 @@ class ReplicaCheck {
     std::vector<uint64_t> mine;
     for (const int unit : units_) {
       const UnitBuffers& unit_buffers = buffers(unit);
-      for (const at::Tensor& tensor : {policy_.shards_params() ? unit_buffers.params_shard() : at::Tensor(),
-                                       policy_.has_master() ? unit_buffers.master_shard() : at::Tensor(),
-                                       unit_buffers.moment1(), unit_buffers.moment2()})
-        mine.push_back(tensor.defined() ? hash_of(bytes_of(tensor)) : 0);
+      using Tensors = std::vector<at::Tensor>;
+      mine.push_back(hash_of(policy_.shards_params() ? Tensors{unit_buffers.params_shard()} : Tensors{}));
+      mine.push_back(hash_of(policy_.has_master() ? Tensors{unit_buffers.master_shard()} : Tensors{}));
+      mine.push_back(hash_of(unit_buffers.moment1().tensors()));
+      mine.push_back(hash_of(unit_buffers.moment2().tensors()));
     }
     const auto rows = gather_numbers(session_.communicator(), groups_.replicate, std::move(mine));
     for (size_t i = 0; i < rows[0].size(); ++i) {

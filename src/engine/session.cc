@@ -46,6 +46,7 @@ ExecutorOptions executor_options(const ResolvedConfig& config, const RankPart& p
   options.shard = shard;
   options.optimizer_states = optimizer_states(config.config.optimizer);
   options.optimizer = config.config.optimizer;
+  options.seed = static_cast<uint64_t>(config.config.run.seed);
   options.sequence = config.padded_sequence;
   options.loss_chunk = config.config.batch.loss_chunk;
   options.max_documents = max_documents(config);
@@ -135,11 +136,19 @@ RankSession::Evaluation RankSession::evaluate(const MicrobatchTokens& tokens) {
 std::vector<float> RankSession::gather_shards(int unit, State state) {
   UnitBuffers& buffers = executor_.buffers(unit);
   const AccountScope scope(Account::kOther);
-  const at::Tensor shard = state == State::kMaster    ? buffers.master_shard()
-                           : state == State::kGrads   ? buffers.grads_shard()
-                           : state == State::kMoment1 ? buffers.moment1()
-                                                      : buffers.moment2();
-  const DType dtype = state == State::kGrads ? executor_.options().sharding.grads : DType::kFloat32;
+  if (state == State::kMoment1 || state == State::kMoment2) {
+    std::vector<float> own = (state == State::kMoment1 ? buffers.moment1() : buffers.moment2()).values();
+    std::vector<float> all(own.size() * static_cast<size_t>(groups_.shard.size()));
+    const auto bytes = static_cast<int64_t>(own.size() * sizeof(float));
+    communicator_.all_gather(groups_.shard, {own.data(), bytes, DType::kFloat32, {}},
+                             {all.data(), bytes * groups_.shard.size(), DType::kFloat32, {}}, Purpose::kControl);
+    return all;
+  }
+  const at::Tensor master = buffers.master_shard();
+  const at::Tensor shard = state == State::kGrads ? buffers.grads_shard()
+                           : master.defined()     ? master
+                                                  : buffers.params_shard();
+  const DType dtype = dtype_of(shard);
   const at::Tensor full = allocate(Account::kOther, {shard.numel() * groups_.shard.size()}, dtype);
   communicator_.all_gather(groups_.shard, as_buffer(shard, dtype), as_buffer(full, dtype), Purpose::kControl);
   std::vector<float> values(static_cast<size_t>(full.numel()));

@@ -53,6 +53,7 @@ class RankSession {
   enum class State : uint8_t { kMaster, kGrads, kMoment1, kMoment2 };
   std::vector<float> gather(int unit, State state);
 
+  const ModelSpec& whole_model() const { return whole_model_; }
   const Inventory& whole_inventory() const { return whole_inventory_; }
   TrainingExecutor& executor() { return executor_; }
   Interpreter& interpreter() { return interpreter_; }

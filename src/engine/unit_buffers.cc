@@ -23,10 +23,10 @@ UnitBuffers::UnitBuffers(const Unit& unit, const ShardingPolicy& policy, int sha
   frozen_ = weights(unit.padded_frozen_numel(policy.shards), policy.compute);
   four_bit_ = weights(unit.padded_four_bit_bytes(policy.shards), DType::kUint8);
   if (unit.trained()) {
-    if (policy.compute != DType::kFloat32) master_ = zeroed(Account::kMaster, part, DType::kFloat32);
+    if (policy.has_master()) master_ = zeroed(Account::kMaster, part, DType::kFloat32);
     grads_ = zeroed(Account::kGrads, policy.shards_grads() ? part : full, policy.grads);
-    if (optimizer != OptimizerStates::kNone) moment1_ = zeroed(Account::kMoment1, part, DType::kFloat32);
-    if (optimizer == OptimizerStates::kMoment1And2) moment2_ = zeroed(Account::kMoment2, part, DType::kFloat32);
+    if (optimizer != OptimizerStates::kNone) moment1_ = MomentBuffer(unit, policy, shard, Account::kMoment1);
+    if (optimizer == OptimizerStates::kMoment1And2) moment2_ = MomentBuffer(unit, policy, shard, Account::kMoment2);
   }
   for (const ParameterEntry& entry : unit.parameters)
     layouts_.push_back(entry.storage == Storage::kFourBit ? four_bit_layout(entry, policy.double_quantization)
@@ -125,7 +125,10 @@ const at::Tensor& UnitBuffers::weight_grad(int index) const {
 }
 
 at::Tensor UnitBuffers::params_shard() const { return shard_of(params_); }
-at::Tensor UnitBuffers::master_shard() const { return master_.defined() ? master_ : params_shard(); }
+at::Tensor UnitBuffers::master_shard() const {
+  if (!policy_.has_fp32_weights()) return {};
+  return master_.defined() ? master_ : params_shard();
+}
 at::Tensor UnitBuffers::grads_shard() const { return shard_of(grads_); }
 ShardRange UnitBuffers::range(int parameter) const {
   const ParameterEntry& entry = unit_->parameters[static_cast<size_t>(parameter)];

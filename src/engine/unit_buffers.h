@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "engine/tensors.h"
+#include "engine/moment_buffer.h"
 #include "spec/inventory.h"
 #include "spec/quantized_layout.h"
 #include "spec/sharding.h"
@@ -49,10 +49,13 @@ class UnitBuffers {
   // ---- this rank's shard, [shard_numel] ----
   bool trained() const { return unit_->trained(); }
   at::Tensor params_shard() const;  // in the working dtype
-  at::Tensor master_shard() const;  // fp32: the master weights, or the weights themselves in an fp32 run
+  // fp32: the master weights, or the weights themselves in an fp32 run. Undefined where bf16 weights have no master.
+  at::Tensor master_shard() const;
   at::Tensor grads_shard() const;
-  const at::Tensor& moment1() const { return moment1_; }
-  const at::Tensor& moment2() const { return moment2_; }
+  MomentBuffer& moment1() { return moment1_; }
+  MomentBuffer& moment2() { return moment2_; }
+  const MomentBuffer& moment1() const { return moment1_; }
+  const MomentBuffer& moment2() const { return moment2_; }
   ShardRange range(int parameter) const;
 
  private:
@@ -63,8 +66,9 @@ class UnitBuffers {
   const Unit* unit_;
   ShardingPolicy policy_;
   int shard_;
-  at::Tensor params_, frozen_, four_bit_, master_, grads_, moment1_, moment2_, transient_;
+  at::Tensor params_, frozen_, four_bit_, master_, grads_, transient_;
   at::Tensor unsharded_, unsharded_frozen_, unsharded_four_bit_;
+  MomentBuffer moment1_, moment2_;
   std::vector<at::Tensor> weight_views_, grad_views_;
   std::vector<FourBitLayout> layouts_;  // by parameter; of those in 4 bits
 };

@@ -32,10 +32,10 @@ struct SgdFactors {
   float grad_scale, lr, momentum, weight_decay;
 };
 
-template <class G, class S, bool kMomentum, Weights kWeights>
-FIVEFOLD_CLONES void sgd_range(const Sgd<G, S>& a, SgdFactors f, int64_t begin, int64_t end, const uint16_t* random) {
+template <class G, bool kMomentum, Weights kWeights>
+FIVEFOLD_CLONES void sgd_range(const Sgd<G>& a, SgdFactors f, int64_t begin, int64_t end, const uint16_t* random) {
   float* param = a.param;
-  S* buffer = a.momentum_buffer;
+  float* buffer = a.momentum_buffer;
   const G* grad = a.grad;
   BFloat16* param_bf16 = a.param_bf16;
 #pragma omp simd
@@ -43,8 +43,8 @@ FIVEFOLD_CLONES void sgd_range(const Sgd<G, S>& a, SgdFactors f, int64_t begin, 
     const float weight = read_weight<kWeights>(param, param_bf16, i);
     float update = to_float(grad[i]) * f.grad_scale + f.weight_decay * weight;
     if constexpr (kMomentum) {
-      update = f.momentum * to_float(buffer[i]) + update;
-      buffer[i] = from_float<S>(update);
+      update = f.momentum * buffer[i] + update;
+      buffer[i] = update;
     }
     write_weight<kWeights>(param, param_bf16, i, weight - f.lr * update, random, begin);
   }
@@ -73,14 +73,14 @@ void adamw_step(const AdamW<G, S>& a) {
   });
 }
 
-template <class G, class S>
-void sgd_step(const Sgd<G, S>& a) {
+template <class G>
+void sgd_step(const Sgd<G>& a) {
   FIVEFOLD_CHECK(a.momentum_buffer != nullptr || a.momentum == 0);
   const SgdFactors factors{a.grad_scale, static_cast<float>(a.lr), static_cast<float>(a.momentum),
                            static_cast<float>(a.weight_decay)};
   for_each_weight_range(a, kBlockElements, [&]<Weights kWeights>(int64_t begin, int64_t end, const uint16_t* random) {
-    a.momentum_buffer != nullptr ? sgd_range<G, S, true, kWeights>(a, factors, begin, end, random)
-                                 : sgd_range<G, S, false, kWeights>(a, factors, begin, end, random);
+    a.momentum_buffer != nullptr ? sgd_range<G, true, kWeights>(a, factors, begin, end, random)
+                                 : sgd_range<G, false, kWeights>(a, factors, begin, end, random);
   });
 }
 
@@ -99,10 +99,8 @@ template void adamw_step(const AdamW<float, float>&);
 template void adamw_step(const AdamW<float, BFloat16>&);
 template void adamw_step(const AdamW<BFloat16, float>&);
 template void adamw_step(const AdamW<BFloat16, BFloat16>&);
-template void sgd_step(const Sgd<float, float>&);
-template void sgd_step(const Sgd<float, BFloat16>&);
-template void sgd_step(const Sgd<BFloat16, float>&);
-template void sgd_step(const Sgd<BFloat16, BFloat16>&);
+template void sgd_step(const Sgd<float>&);
+template void sgd_step(const Sgd<BFloat16>&);
 template double sum_of_squares(const float*, int64_t, void*, int);
 template double sum_of_squares(const BFloat16*, int64_t, void*, int);
 

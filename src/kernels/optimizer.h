@@ -1,6 +1,6 @@
 // Optimizer steps over flat ranges. Every element depends on itself only, so a range may be cut anywhere.
 //
-// G is the gradient's element, float or BFloat16. S is that of the states: float, BFloat16 or, for AdamW, uint8_t. The
+// G is the gradient's element, float or BFloat16. S is that of AdamW's states: float, BFloat16 or uint8_t. The
 // arithmetic is in fp32 and that of torch.optim.AdamW and torch.optim.SGD (decoupled decay first, bias corrections in
 // fp64).
 //
@@ -62,12 +62,12 @@ void adamw_step(const AdamW<float, uint8_t>&);  // adam8bit.cc
 template <>
 void adamw_step(const AdamW<BFloat16, uint8_t>&);
 
-template <class G, class S = float>
+template <class G>
 struct Sgd {
-  float* param = nullptr;          // [n] or null; Note [Weights of an optimizer step]
-  S* momentum_buffer = nullptr;    // [n], zero before step 1; null without momentum
-  const G* grad = nullptr;         // [n]
-  BFloat16* param_bf16 = nullptr;  // [n] or null
+  float* param = nullptr;            // [n] or null; Note [Weights of an optimizer step]
+  float* momentum_buffer = nullptr;  // [n], zero before step 1; null without momentum
+  const G* grad = nullptr;           // [n]
+  BFloat16* param_bf16 = nullptr;    // [n] or null
   int64_t n = 0;
   float grad_scale = 1;
   double lr = 0;
@@ -77,8 +77,8 @@ struct Sgd {
   RoundingBits rounding;
 };
 // g += wd param;  buffer = momentum buffer + g;  param -= lr buffer (lr g without momentum).
-template <class G, class S = float>
-void sgd_step(const Sgd<G, S>&);
+template <class G>
+void sgd_step(const Sgd<G>&);
 
 // Sum of x_i^2 in fp64, over fixed blocks of 4096 elements added in order. `scratch`: sum_of_squares_scratch_bytes(n),
 // aligned for double.

@@ -83,11 +83,10 @@ void for_each_weight_range(const Step& a, int64_t block_size, const F& f) {
                               : f.template operator()<Weights::kFloat32>(begin, end, nullptr);
       return;
     }
-    uint16_t halves[kRandomChunk + 16];
+    uint16_t halves[kRandomHalves];
     for (int64_t from = begin; from < end; from += kRandomChunk) {
       const int64_t to = std::min(end, from + kRandomChunk);
-      const uint16_t* random =
-          fill_random_halves(a.rounding.seed, a.rounding.stream, a.rounding.first + from, to - from, halves);
+      const uint16_t* random = draw_halves(a.rounding, from, to - from, halves);
       f.template operator()<Weights::kBFloat16>(from, to, random);
     }
   });

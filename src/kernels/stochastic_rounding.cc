@@ -1,5 +1,7 @@
 #include "kernels/stochastic_rounding.h"
 
+#include <algorithm>
+
 #include "base/integer.h"
 
 namespace fivefold::kernels {
@@ -37,9 +39,8 @@ FIVEFOLD_CLONES void philox_blocks(uint64_t seed, uint64_t stream, uint64_t firs
   }
 }
 
-}  // namespace
-
-const uint16_t* fill_random_halves(uint64_t seed, uint64_t stream, int64_t first, int64_t n, uint16_t* halves) {
+// Of elements [first, first + n) of the stream.
+const uint16_t* stream_halves(uint64_t seed, uint64_t stream, int64_t first, int64_t n, uint16_t* halves) {
   constexpr int64_t kBlock = 8;
   FIVEFOLD_CHECK(0 <= n && n <= kRandomChunk && first >= 0);
   const int64_t first_block = first / kBlock;
@@ -51,6 +52,25 @@ const uint16_t* fill_random_halves(uint64_t seed, uint64_t stream, int64_t first
     halves[2 * i + 1] = static_cast<uint16_t>(words[i] >> 16);
   }
   return halves + first % kBlock;
+}
+
+}  // namespace
+
+const uint16_t* draw_halves(const RoundingBits& bits, int64_t begin, int64_t n, uint16_t* halves) {
+  if (bits.runs.empty()) return stream_halves(bits.seed, bits.stream, bits.first + begin, n, halves);
+  const auto after = std::upper_bound(bits.runs.begin(), bits.runs.end(), begin,
+                                      [](int64_t element, const StreamRun& run) { return element < run.begin; });
+  size_t index = static_cast<size_t>(after - bits.runs.begin());
+  if (index > 0) --index;
+  for (; index < bits.runs.size() && bits.runs[index].begin < begin + n; ++index) {
+    const StreamRun& run = bits.runs[index];
+    const int64_t next = index + 1 < bits.runs.size() ? bits.runs[index + 1].begin : begin + n;
+    const int64_t from = std::max(begin, run.begin), to = std::min(begin + n, next);
+    uint16_t part[kRandomHalves];
+    const uint16_t* drawn = stream_halves(bits.seed, bits.stream, run.position + from - run.begin, to - from, part);
+    std::copy(drawn, drawn + (to - from), halves + (from - begin));
+  }
+  return halves;
 }
 
 }  // namespace fivefold::kernels

@@ -8,17 +8,25 @@
 
 #include <bit>
 #include <cstdint>
+#include <span>
 
 #include "kernels/clones.h"
 #include "kernels/element.h"
 
 namespace fivefold::kernels {
 
+// Elements of a range, from `begin` up to the next run's, take the stream's elements from `position` on.
+struct StreamRun {
+  int64_t begin = 0;
+  int64_t position = 0;
+};
+
 // Where a range draws from.
 struct RoundingBits {
   uint64_t seed = 0;
   uint64_t stream = 0;
-  int64_t first = 0;  // the stream's element that the range's element 0 takes
+  int64_t first = 0;                // the stream's element that the range's element 0 takes
+  std::span<const StreamRun> runs;  // when given, instead of `first`: ascending by `begin`; before the first run: any
 };
 
 // One of the two bf16 neighbours of a finite value: the upper one (in magnitude) for random16 >= 2^16 (1 - distance to
@@ -32,11 +40,12 @@ FIVEFOLD_INLINE BFloat16 round_stochastically(float value, uint32_t random16) {
   return BFloat16{static_cast<uint16_t>(finite ? rounded : (bits >> 16) | quiet_nan)};
 }
 
-// Elements that fill_random_halves draws at most at a time.
+// Elements that draw_halves draws at most at a time.
 inline constexpr int64_t kRandomChunk = 1024;
+inline constexpr int64_t kRandomHalves = kRandomChunk + 16;
 
-// Draws the bits of elements [first, first + n) of a stream, n <= kRandomChunk, into `halves` [kRandomChunk + 16];
-// returns a pointer to those of element `first`.
-const uint16_t* fill_random_halves(uint64_t seed, uint64_t stream, int64_t first, int64_t n, uint16_t* halves);
+// Draws the bits of elements [begin, begin + n) of a range, n <= kRandomChunk, into `halves` [kRandomHalves]; returns a
+// pointer to those of element `begin`.
+const uint16_t* draw_halves(const RoundingBits& bits, int64_t begin, int64_t n, uint16_t* halves);
 
 }  // namespace fivefold::kernels

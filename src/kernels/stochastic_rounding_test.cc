@@ -13,12 +13,27 @@ TEST(StochasticRounding, BitsAreHalvesOfThePhiloxWords) {
   const uint64_t seed = 0x123456789abcdefULL, stream = random_stream("a.weight");
   for (const auto& [first, n] :
        {std::pair<int64_t, int64_t>{0, 1024}, {3, 1}, {5, 1000}, {7, 1024}, {(int64_t{1} << 35) + 13, 77}}) {
-    std::vector<uint16_t> halves(kRandomChunk + 16);
-    const uint16_t* bits = fill_random_halves(seed, stream, first, n, halves.data());
+    std::vector<uint16_t> halves(kRandomHalves);
+    const uint16_t* bits = draw_halves({.seed = seed, .stream = stream, .first = first}, 0, n, halves.data());
     for (int64_t i = 0; i < n; ++i) {
       const auto element = static_cast<uint64_t>(first + i);
       const uint32_t word = random_word(seed, stream, element / 2);
       ASSERT_EQ(bits[i], static_cast<uint16_t>(element % 2 == 0 ? word : word >> 16)) << first << " + " << i;
+    }
+  }
+}
+
+// Three rows of 5 of a matrix that is 20 wide, from its column 7 on, with 3 columns of padding: as the matrix draws.
+TEST(StochasticRounding, RunsDrawWhatTheWholeDraws) {
+  std::vector<StreamRun> runs;
+  for (int64_t row = 0; row < 3; ++row) runs.push_back({8 * row, 20 * (row + 4) + 7});
+  for (const auto& [begin, n] : {std::pair<int64_t, int64_t>{0, 24}, {3, 15}, {9, 2}, {23, 1}}) {
+    std::vector<uint16_t> halves(kRandomHalves), right(kRandomHalves);
+    const uint16_t* bits = draw_halves({.seed = 9, .stream = 2, .first = 0, .runs = runs}, begin, n, halves.data());
+    for (int64_t i = begin; i < begin + n; ++i) {
+      if (i % 8 >= 5) continue;
+      const int64_t position = 20 * (i / 8 + 4) + 7 + i % 8;
+      EXPECT_EQ(bits[i - begin], *draw_halves({.seed = 9, .stream = 2, .first = position}, 0, 1, right.data())) << i;
     }
   }
 }
@@ -96,7 +111,7 @@ TEST(StochasticRounding, StepsOfPartsEqualTheStepOfTheWhole) {
   const std::vector<BFloat16> start = random_elements<BFloat16>(kN, 12);
   const auto run = [&](const std::vector<int64_t>& cuts, int num_threads) {
     std::vector<BFloat16> weights = start, m(kN), v(kN);
-    std::vector<BFloat16> momentum(kN);
+    std::vector<float> momentum(kN);
     for (size_t c = 0; c + 1 < cuts.size(); ++c) {
       const int64_t from = cuts[c], count = cuts[c + 1] - from;
       AdamW<float, BFloat16> a{.m = m.data() + from,
@@ -109,13 +124,13 @@ TEST(StochasticRounding, StepsOfPartsEqualTheStepOfTheWhole) {
                                .num_threads = num_threads};
       a.rounding = {.seed = 4, .stream = 5, .first = 1000 + from};
       adamw_step(a);
-      Sgd<float, BFloat16> s{.momentum_buffer = momentum.data() + from,
-                             .grad = grad.data() + from,
-                             .param_bf16 = weights.data() + from,
-                             .n = count,
-                             .lr = 1e-3,
-                             .momentum = 0.9,
-                             .num_threads = num_threads};
+      Sgd<float> s{.momentum_buffer = momentum.data() + from,
+                   .grad = grad.data() + from,
+                   .param_bf16 = weights.data() + from,
+                   .n = count,
+                   .lr = 1e-3,
+                   .momentum = 0.9,
+                   .num_threads = num_threads};
       s.rounding = {.seed = 4, .stream = 6, .first = 1000 + from};
       sgd_step(s);
     }

@@ -64,24 +64,62 @@ class MemoryLines {
       int64_t bytes = 0, elements = 0;
       DType dtype = DType::kFloat32;
     };
-    std::map<Account, Sum> sums;
-    for (const Unit& unit : inventory_.units)
+    // By account; a moment in 8 bits is several buffers of a unit, one after the other.
+    std::map<std::pair<Account, int>, Sum> sums;
+    for (const Unit& unit : inventory_.units) {
+      std::map<Account, int> buffers_of;
       for (const StateBuffer& buffer : state_buffers(unit, policy_, optimizer_states(config_.config.optimizer))) {
-        Sum& sum = sums[buffer.account];
+        const int place = is_8bit_moment(buffer.account) ? buffers_of[buffer.account]++ : 0;
+        Sum& sum = sums[{buffer.account, place}];
         sum.bytes += buffer.bytes();
         sum.elements += buffer.elements;
         sum.dtype = buffer.dtype;
       }
+    }
     if (model_.adapter) {
-      sums.erase(Account::kParams);
+      sums.erase({Account::kParams, 0});
       add_adapted_params();
     }
-    for (const auto& [account, sum] : sums) {
+    for (const auto& [key, sum] : sums) {
+      const auto [account, place] = key;
+      if (is_8bit_moment(account)) {
+        if (place == 0) add_8bit_moment(account, sum.elements, sums.at({account, 2}).elements);
+        continue;
+      }
       const bool sharded = sum.elements < elements;
       add(std::string(to_string(account)), account, sum.bytes,
           fmt::format("{} elements (padded){} x {} B", format_count(elements),
                       sharded ? fmt::format(" / {} shards", policy_.shards) : "", dtype_bytes(sum.dtype)));
     }
+  }
+
+  bool is_8bit_moment(Account account) const {
+    return policy_.moments == OptimizerStateKind::k8Bit &&
+           (account == Account::kMoment1 || account == Account::kMoment2);
+  }
+
+  void add_8bit_moment(Account account, int64_t in_8bit, int64_t in_fp32) {
+    const std::string name(to_string(account));
+    add(name + ": 8 bits", account, in_8bit + 4 * div_exact(in_8bit, kStateBlock),
+        fmt::format("{} elements of a rank x (1 B + 4 B / {})", format_count(in_8bit), kStateBlock));
+    if (in_fp32 == 0) return;
+    add(name + ": fp32", account, 4 * in_fp32,
+        fmt::format("{} elements of a rank x 4 B, tensors under {} elements: {}", format_count(in_fp32),
+                    format_count(kLeast8BitNumel), join(tensors_in_fp32(), ", ")));
+  }
+
+  // Names of the parameters whose moments stay in fp32, layers that have the same one together.
+  std::vector<std::string> tensors_in_fp32() const {
+    std::vector<std::string> names;
+    for (const Unit& unit : inventory_.units) {
+      for (const ParameterEntry& parameter : unit.parameters) {
+        if (!parameter.trained() || has_8bit_states(parameter)) continue;
+        const bool of_layer = unit.kind == UnitKind::kLayer && parameter.name.starts_with(unit.name);
+        std::string name = of_layer ? "layers.*" + parameter.name.substr(unit.name.size()) : parameter.name;
+        if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(std::move(name));
+      }
+    }
+    return names;
   }
 
   // Adapters, what is frozen in the compute type, and what is frozen in 4 bits.

@@ -84,5 +84,29 @@ TEST(Ledger, LinesAddUpToTheStates) {
     EXPECT_EQ(sum[account], ledger.persistent[account]) << to_string(account);
 }
 
+// GPT-2: the embeddings and the matrices in 8 bits, norms and the biases under 4096 elements in fp32 and named.
+TEST(Ledger, ShowsWhat8BitStatesAre) {
+  const ModelSpec model = named_model("gpt2");
+  const Inventory inventory = build_inventory(model);
+  ResolvedConfig config = resolved(model, {.dp = 4, .zero = 2});
+  config.config.precision.optimizer_state = OptimizerStateKind::k8Bit;
+  int64_t in_8bit = 0, in_fp32 = 0;
+  for (const MemoryLine& line : memory_lines(model, inventory, config)) {
+    if (line.account != Account::kMoment1) continue;
+    if (line.name == "moment1: 8 bits") in_8bit = line.bytes;
+    if (line.name != "moment1: fp32") continue;
+    in_fp32 = line.bytes;
+    for (const char* name : {"layers.*.qkv.bias", "layers.*.attention_norm.weight", "head.norm.bias"})
+      EXPECT_NE(line.formula.find(name), std::string::npos) << line.formula;
+    EXPECT_EQ(line.formula.find("qkv.weight"), std::string::npos) << line.formula;
+  }
+  // 124 M elements over 4 ranks. What stays in fp32: in each of 12 layers 2 norms x 2 x 768 and biases of 2304, 768,
+  // 3072 and 768, 9984 together, for which each rank has room; of the head's two norm vectors, 6 blocks, a rank has at
+  // most its shard of 2.
+  EXPECT_NEAR(static_cast<double>(in_8bit), 124.3e6 / 4 * (1 + 4.0 / 256), 0.01 * 124.3e6 / 4);
+  EXPECT_EQ(in_fp32, 4 * (12 * 9984 + 2 * 256));
+  EXPECT_EQ(predict_memory(model, inventory, config).persistent[Account::kMoment1], in_8bit + in_fp32);
+}
+
 }  // namespace
 }  // namespace fivefold::test

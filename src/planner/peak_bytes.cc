@@ -99,8 +99,8 @@ const std::vector<int64_t>& PeakBytes::backward_most(const ResolvedConfig& confi
 
 const std::vector<int64_t>& PeakBytes::states_before(const ResolvedConfig& config) {
   const ShardingPolicy policy = sharding_policy(config);
-  std::vector<int64_t>& all =
-      states_[{config.degrees.tp, config.config.parallel.sp, policy.zero, policy.shards, policy.compute, policy.grads}];
+  std::vector<int64_t>& all = states_[{config.degrees.tp, config.config.parallel.sp, policy.zero, policy.shards,
+                                       policy.compute, policy.grads, policy.moments, policy.master}];
   if (!all.empty()) return all;
   const RankPart* part = memo_.part(config);
   all.push_back(0);

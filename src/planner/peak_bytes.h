@@ -48,7 +48,7 @@ class PeakBytes {
   using PassKey = std::tuple<int, bool, int, CpKind, int64_t, DType, DroppedTensors>;
   std::map<PassKey, std::vector<UnitSteps>> steps_;
   std::map<PassKey, std::vector<int64_t>> saved_, backward_most_;
-  std::map<std::tuple<int, bool, int, int, DType, DType>, std::vector<int64_t>> states_;
+  std::map<std::tuple<int, bool, int, int, DType, DType, OptimizerStateKind, MasterKind>, std::vector<int64_t>> states_;
 };
 
 }  // namespace fivefold

@@ -156,7 +156,8 @@ StateSeconds UnitClock::states(int index) const {
 PredictionMemo::StateKey PredictionMemo::state_key(const ResolvedConfig& config) {
   const ShardingPolicy policy = sharding_policy(config);
   const Degrees& d = config.degrees;
-  return {d.tp, d.cp, d.dp, d.pp, policy.zero, policy.shards, policy.compute, policy.grads};
+  return {d.tp,          d.cp,           d.dp,         d.pp,           policy.zero,
+          policy.shards, policy.compute, policy.grads, policy.moments, policy.master};
 }
 
 Transfers transfers_over(const LinkTimes& links, int num_ranks, double bytes) {

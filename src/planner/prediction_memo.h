@@ -52,7 +52,7 @@ class PredictionMemo {
   std::map<std::tuple<int, int, int, int, int64_t>, Transfers> transfers_;
   std::map<std::tuple<int, bool, int, CpKind, int64_t, DType, int, int, DroppedTensors>, std::vector<PassSeconds>>
       passes_;
-  using StateKey = std::tuple<int, int, int, int, int, int, DType, DType>;
+  using StateKey = std::tuple<int, int, int, int, int, int, DType, DType, OptimizerStateKind, MasterKind>;
   static StateKey state_key(const ResolvedConfig& config);
   std::map<StateKey, std::vector<StateSeconds>> states_;
   std::map<StateKey, StateSums> state_sums_;

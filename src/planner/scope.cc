@@ -38,8 +38,6 @@ std::vector<Error> planner_scope(const ModelSpec& model, const RunConfig& config
     refuse("precision.compute", to_string(precision.compute), "compute = bf16 or fp32");
   else if (precision.compute == ComputeKind::kBf16 && precision.params == DType::kFloat32)
     refuse("precision.params", "fp32 under bf16 compute", "params = auto");
-  if (precision.optimizer_state != OptimizerStateKind::kFp32)
-    refuse("precision.optimizer_state", to_string(precision.optimizer_state), "optimizer_state = fp32");
   return errors;
 }
 

@@ -201,10 +201,18 @@ double flops_per_token(const ModelSpec& model, const Inventory& inventory) {
   return 4.0 * multiplied + 6.0 * static_cast<double>(inventory.num_trained());
 }
 
+// A moment in 8 bits is 2.03 bytes read and written, but its step is bound by the look-up of codes: it takes as long as
+// a stream of about this many bytes.
+constexpr double k8BitMomentBytes = 18;
+
 double optimizer_bytes_per_element(const ShardingPolicy& policy, OptimizerStates states) {
   const double moments = states == OptimizerStates::kMoment1And2 ? 2 : states == OptimizerStates::kMoment1 ? 1 : 0;
-  const double weights = policy.has_master() ? 8.0 + static_cast<double>(dtype_bytes(policy.compute)) : 8.0;
-  return static_cast<double>(dtype_bytes(policy.grads)) + weights + 8 * moments;
+  const auto working = static_cast<double>(dtype_bytes(policy.compute));
+  const double weights = policy.has_master() ? 8 + working : 2 * working;
+  const double moment = policy.moments == OptimizerStateKind::kFp32   ? 8
+                        : policy.moments == OptimizerStateKind::kBf16 ? 4
+                                                                      : k8BitMomentBytes;
+  return static_cast<double>(dtype_bytes(policy.grads)) + weights + moment * moments;
 }
 
 double accumulate_bytes_per_element(const ShardingPolicy& policy) {

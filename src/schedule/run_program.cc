@@ -21,6 +21,8 @@ ShardingPolicy sharding_policy(const ResolvedConfig& config) {
   policy.compute = config.compute;
   policy.grads = config.grads;
   policy.double_quantization = config.config.method.double_quantization;
+  policy.moments = config.config.precision.optimizer_state;
+  policy.master = config.config.precision.master;
   return policy;
 }
 

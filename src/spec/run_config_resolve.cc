@@ -38,7 +38,7 @@ void resolve_precision(ResolvedConfig& out) {
   const ParallelConfig& parallel = out.config.parallel;
   const bool each_microbatch = parallel.zero >= 2 && parallel.reduce == ReduceWhen::kMicrobatch;
   out.reduce = precision.reduce.value_or(each_microbatch ? out.compute : out.grads);
-  out.master = out.params != DType::kFloat32;
+  out.master = out.params != DType::kFloat32 && precision.master == MasterKind::kFp32;
   precision.params = out.params;
   precision.grads = out.grads;
   precision.reduce = out.reduce;

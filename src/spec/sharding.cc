@@ -1,6 +1,32 @@
 #include "spec/sharding.h"
 
+#include <algorithm>
+
+#include "base/integer.h"
+
 namespace fivefold {
+namespace {
+
+void add_moment(const Unit& unit, const ShardingPolicy& policy, Account account, std::vector<StateBuffer>& buffers) {
+  const int64_t shard = unit.shard_numel(policy.shards);
+  switch (policy.moments) {
+    case OptimizerStateKind::kFp32:
+      buffers.push_back({account, shard, DType::kFloat32});
+      return;
+    case OptimizerStateKind::kBf16:
+      buffers.push_back({account, shard, DType::kBFloat16});
+      return;
+    case OptimizerStateKind::k8Bit: {
+      const MomentRoom room = moment_room(unit, policy.shards);
+      buffers.push_back({account, room.in_8bit, DType::kUint8});
+      buffers.push_back({account, div_exact(room.in_8bit, kStateBlock), DType::kFloat32});
+      buffers.push_back({account, room.in_fp32, DType::kFloat32});
+      return;
+    }
+  }
+}
+
+}  // namespace
 
 std::vector<StateBuffer> gathered_buffers(const Unit& unit, const ShardingPolicy& policy) {
   std::vector<StateBuffer> buffers;
@@ -30,9 +56,41 @@ std::vector<StateBuffer> state_buffers(const Unit& unit, const ShardingPolicy& p
   if (!unit.trained()) return buffers;
   if (policy.has_master()) buffers.push_back({Account::kMaster, shard, DType::kFloat32});
   buffers.push_back({Account::kGrads, policy.shards_grads() ? shard : full, policy.grads});
-  if (optimizer != OptimizerStates::kNone) buffers.push_back({Account::kMoment1, shard, DType::kFloat32});
-  if (optimizer == OptimizerStates::kMoment1And2) buffers.push_back({Account::kMoment2, shard, DType::kFloat32});
+  if (optimizer != OptimizerStates::kNone) add_moment(unit, policy, Account::kMoment1, buffers);
+  if (optimizer == OptimizerStates::kMoment1And2) add_moment(unit, policy, Account::kMoment2, buffers);
   return buffers;
+}
+
+bool has_8bit_states(const ParameterEntry& parameter) {
+  return parameter.whole_numel() >= kLeast8BitNumel &&
+         std::all_of(parameter.parts.begin(), parameter.parts.end(),
+                     [&](const HubPart& part) { return part.rows * parameter.whole_cols() >= kLeast8BitNumel; });
+}
+
+MomentRoom moment_room(const Unit& unit, int64_t shards) {
+  MomentRoom all;
+  for (const ParameterEntry& parameter : unit.parameters)
+    if (parameter.trained())
+      (has_8bit_states(parameter) ? all.in_8bit : all.in_fp32) += round_up(parameter.numel(), kStateBlock);
+  const int64_t shard = unit.shard_numel(shards);
+  return {std::min(all.in_8bit, shard), std::min(all.in_fp32, shard)};
+}
+
+std::vector<MomentPlace> moment_places(const Unit& unit, int64_t shards, int64_t shard) {
+  std::vector<MomentPlace> places;
+  MomentRoom used;
+  for (const ParameterEntry& parameter : unit.parameters) {
+    if (!parameter.trained()) {
+      places.emplace_back();
+      continue;
+    }
+    const bool in_8bit = has_8bit_states(parameter);
+    int64_t& end = in_8bit ? used.in_8bit : used.in_fp32;
+    places.push_back({in_8bit, end});
+    const ShardRange range = shard_range(unit, parameter, shards, shard);
+    end += round_up(range.end - range.begin, kStateBlock);
+  }
+  return places;
 }
 
 }  // namespace fivefold

@@ -120,10 +120,8 @@ void check_settings(const RunConfig& config, std::vector<Error>& errors) {
     refuse("precision.compute", to_string(precision.compute), "compute = bf16 or fp32");
   else if (precision.compute == ComputeKind::kBf16 && precision.params == DType::kFloat32)
     refuse("precision.params", "fp32 under bf16 compute", "params = auto");
-  if (precision.optimizer_state != OptimizerStateKind::kFp32)
-    refuse("precision.optimizer_state", to_string(precision.optimizer_state), "optimizer_state = fp32");
-  if (precision.master == MasterKind::kNone)
-    refuse("precision.master", "weights without a master copy", "master = fp32");
+  if (precision.compute == ComputeKind::kFp16 && precision.master == MasterKind::kNone)
+    refuse("precision.master", "fp16 weights without a master copy", "master = fp32, or compute = bf16");
   if (config.comm.backend != CommBackend::kLocal)
     refuse("comm.backend", to_string(config.comm.backend), "backend = local");
   if (config.checkpoint.asynchronous) refuse("checkpoint.asynchronous", "an asynchronous save", "asynchronous = false");

@@ -157,6 +157,9 @@ void check_optimizer(const RunConfig& config, std::vector<Error>& errors) {
         {"precision.optimizer_state",
          fmt::format("SGD keeps its momentum in fp32, not {}", to_string(config.precision.optimizer_state)),
          "use optimizer_state = fp32, or kind = adamw"});
+  if (config.precision.master == MasterKind::kNone && config.precision.compute == ComputeKind::kFp32)
+    errors.push_back({"precision.master", "weights in fp32 have no master copy to leave out",
+                      "use master = fp32, or compute = bf16"});
   if (config.lr.schedule != LrScheduleKind::kWsd && config.lr.decay_steps > 0)
     errors.push_back({"lr.decay_steps",
                       fmt::format("belongs to wsd, the schedule is {}", to_string(config.lr.schedule)),

@@ -330,6 +330,9 @@ TEST(Validate, SettingsGoTogether) {
        {"precision.optimizer_state: SGD keeps its momentum in fp32, not 8bit (use optimizer_state = fp32, or kind = "
         "adamw)"}},
       {dense,
+       {"precision.compute=fp32", "precision.master=none"},
+       {"precision.master: weights in fp32 have no master copy to leave out (use master = fp32, or compute = bf16)"}},
+      {dense,
        {"lr.decay_steps=10"},
        {"lr.decay_steps: belongs to wsd, the schedule is cosine (use decay_steps = 0, or schedule = wsd)"}},
       {dense,
@@ -439,13 +442,14 @@ TEST(Validate, EngineRefusesLayoutsItOnlyPlans) {
        "precision.params: the engine does not run fp32 under bf16 compute (use params = auto)"},
       {"precision.reduce=fp32",
        "precision.reduce: the engine does not run fp32 on the wire for gradients in bf16 (use reduce = auto)"},
-      {"precision.optimizer_state=8bit",
-       "precision.optimizer_state: the engine does not run 8bit (use optimizer_state = fp32)"},
       {"comm.backend=mpi", "comm.backend: the engine does not run mpi (use backend = local)"},
       {"checkpoint.asynchronous=true",
        "checkpoint.asynchronous: the engine does not run an asynchronous save (use asynchronous = false)"},
   };
   for (const WrongSetting& wrong : cases) EXPECT_EQ(engine(dense_model(), {wrong.setting}), Messages{wrong.message});
+  EXPECT_EQ(engine(dense_model(), {"precision.compute=fp16", "precision.master=none"}).back(),
+            "precision.master: the engine does not run fp16 weights without a master copy (use master = fp32, or "
+            "compute = bf16)");
 }
 
 TEST(Validate, TrainingNeedsModelDataAndLength) {

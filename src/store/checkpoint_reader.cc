@@ -1,6 +1,7 @@
 #include "store/checkpoint_reader.h"
 
 #include <algorithm>
+#include <bit>
 #include <charconv>
 #include <cstring>
 #include <optional>
@@ -219,6 +220,21 @@ Status CheckpointReader::read_block(const StateKey& key, const StateTensor& tens
                   bytes.data() + (element - piece->begin) * element_bytes, static_cast<size_t>(run * element_bytes));
       element += run;
     }
+  }
+  return Ok{};
+}
+
+Status CheckpointReader::read_floats(const StateKey& key, int64_t begin, int64_t end, std::span<float> out) {
+  const auto found = manifest_.tensors.find(key);
+  if (found == manifest_.tensors.end() || found->second.dtype != DType::kBFloat16)
+    return read(key, DType::kFloat32, begin, end, std::as_writable_bytes(out));
+  // Into the upper half of the buffer, then from its lower end on: an element is read before its place is written.
+  auto* const halves = reinterpret_cast<std::byte*>(out.data()) + out.size() * sizeof(uint16_t);
+  FIVEFOLD_TRY(read(key, DType::kBFloat16, begin, end, {halves, out.size() * sizeof(uint16_t)}));
+  for (size_t i = 0; i < out.size(); ++i) {
+    uint16_t bits;
+    std::memcpy(&bits, halves + i * sizeof bits, sizeof bits);
+    out[i] = std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
   }
   return Ok{};
 }

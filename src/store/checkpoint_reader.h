@@ -52,6 +52,9 @@ class CheckpointReader {
   // (file, range). REQUIRES: `out` has the size of the range (checked).
   Status read(const StateKey& key, DType dtype, int64_t begin, int64_t end, std::span<std::byte> out);
 
+  // The same of a tensor in fp32 or, exactly converted, in bf16. Errors: as read; a tensor of another type.
+  Status read_floats(const StateKey& key, int64_t begin, int64_t end, std::span<float> out);
+
   // Hashes every piece. Errors: the first damaged one.
   Status verify_contents();
 

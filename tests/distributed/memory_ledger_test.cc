@@ -111,6 +111,9 @@ struct Case {
   int bucket_layers = 1;
   bool reduces_once = false;
   int drops = 0;  // of selective recompute: the MLP's product, with 2 also QKV, with 3 also the heads' output
+  const char* states = "fp32";
+  bool master = true;
+  int pp = 1;
 };
 
 std::vector<Case> cases() {
@@ -145,6 +148,35 @@ std::vector<Case> cases() {
   return all;
 }
 
+// Optimizer states in 8 bits and bf16, weights without master, over every level, tensor parallelism and pipelines.
+std::vector<Case> cases_of_state_types() {
+  std::vector<Case> all;
+  for (const bool bf16 : {false, true}) {
+    for (const char* states : {"fp32", "bf16", "8bit"}) {
+      for (const bool master : {true, false}) {
+        if (master ? std::string_view(states) == "fp32" : !bf16) continue;
+        for (const int zero : {0, 1, 2, 3}) {
+          Case c{4, zero, zero == 0 ? 0 : 2, 1, 2, zero % 2, bf16};
+          c.states = states;
+          c.master = master;
+          all.push_back(c);
+          c.dp = 2;
+          c.shard_size = 0;
+          c.tp = 2;
+          c.sp = zero > 1;
+          all.push_back(c);
+          c.tp = 1;
+          c.sp = false;
+          c.pp = 2;
+          c.recompute = 0;
+          all.push_back(c);
+        }
+      }
+    }
+  }
+  return all;
+}
+
 ResolvedConfig config_of(const Shape& shape, const Case& c, const ModelSpec& model) {
   ConfigSources sources;
   const auto set = [&](const std::string& key, auto value) {
@@ -154,6 +186,9 @@ ResolvedConfig config_of(const Shape& shape, const Case& c, const ModelSpec& mod
   set("parallel.zero", c.zero);
   set("parallel.shard_size", c.shard_size);
   set("parallel.tp", c.tp);
+  set("parallel.pp", c.pp);
+  sources.set.push_back(std::string("precision.optimizer_state=") + c.states);
+  if (!c.master) sources.set.emplace_back("precision.master=none");
   sources.set.push_back(std::string("parallel.sp=") + (c.sp ? "true" : "false"));
   set("parallel.bucket_layers", c.bucket_layers);
   if (c.reduces_once) sources.set.emplace_back("parallel.reduce=step");
@@ -184,31 +219,36 @@ std::string describe(const Shape& shape, const Case& c) {
          " recompute" + std::to_string(c.recompute) + (c.bf16 ? " bf16" : " fp32") + " tp" + std::to_string(c.tp) +
          (c.sp ? " sp" : "") + " bucket" + std::to_string(c.bucket_layers) + (c.reduces_once ? " once" : "") +
          (c.drops > 0 ? " drops" + std::to_string(c.drops) : "");
+  " states " + c.states + (c.master ? "" : " without master") + " pp" + std::to_string(c.pp);
 }
 
-class MemoryLedger : public ::testing::TestWithParam<Shape> {};
-
-TEST_P(MemoryLedger, PredictedEqualsCountedOnEveryRank) {
-  EngineApi* const engine = load_engine().value();
-  const Shape& shape = GetParam();
-  const ModelSpec model = model_of(shape);
-  const Inventory inventory = build_inventory(model);
-  int configurations = 0;
-  for (const Case& c : cases()) {
-    SCOPED_TRACE(describe(shape, c));
-    ProbeRequest request;
-    request.model = model;
-    request.config = config_of(shape, c, model);
-    request.batch = random_batch(shape, int64_t{c.micro} * c.dp * c.accumulation);
-    request.updates = 1;
-    request.want_gradients = false;
-    const ProbeResult result = engine->probe(request).value();
-    expect_predicted(model, inventory, request, result);
-    if (::testing::Test::HasFailure()) return;
-    ++configurations;
+class MemoryLedger : public ::testing::TestWithParam<Shape> {
+ protected:
+  void expect_all(const std::vector<Case>& cases) {
+    EngineApi* const engine = load_engine().value();
+    const Shape& shape = GetParam();
+    const ModelSpec model = model_of(shape);
+    const Inventory inventory = build_inventory(model);
+    int configurations = 0;
+    for (const Case& c : cases) {
+      SCOPED_TRACE(describe(shape, c));
+      ProbeRequest request;
+      request.model = model;
+      request.config = config_of(shape, c, model);
+      request.batch = random_batch(shape, int64_t{c.micro} * c.dp * c.accumulation);
+      request.updates = 1;
+      request.want_gradients = false;
+      const ProbeResult result = engine->probe(request).value();
+      expect_predicted(model, inventory, request, result);
+      if (::testing::Test::HasFailure()) return;
+      ++configurations;
+    }
+    std::printf("%d configurations of %s\n", configurations, shape.name);
   }
-  std::printf("%d configurations of %s\n", configurations, shape.name);
-}
+};
+
+TEST_P(MemoryLedger, PredictedEqualsCountedOnEveryRank) { expect_all(cases()); }
+TEST_P(MemoryLedger, PredictedEqualsCountedForEveryStateType) { expect_all(cases_of_state_types()); }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, MemoryLedger, ::testing::ValuesIn(kShapes),
                          [](const auto& info) { return std::string(info.param.name); });

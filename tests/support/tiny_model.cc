@@ -58,6 +58,20 @@ ModelSpec tiny_model(TinyKind kind, int64_t num_layers) {
   return model;
 }
 
+ModelSpec tiny_model_of_two_state_kinds(int64_t vocab) {
+  ModelSpec model = tiny_model(TinyKind::kLlama);
+  model.vocab = vocab;
+  model.hidden = 64;
+  model.init_std = 0.1;
+  for (LayerSpec& layer : model.layers) {
+    layer.mixer.head_dim = 16;
+    layer.mixer.num_kv_heads = 1;
+    layer.mixer.rope.rotary_dim = 16;
+    layer.mlp.ffn = 96;
+  }
+  return model;
+}
+
 GlobalBatch ragged_batch(const ModelSpec& model, const std::vector<int64_t>& valid_tokens, uint32_t seed) {
   GlobalBatch batch;
   batch.rows = static_cast<int64_t>(valid_tokens.size());

@@ -21,6 +21,9 @@ inline constexpr int64_t kTinySequence = 16;
 
 std::string to_string(TinyKind kind);
 ModelSpec tiny_model(TinyKind kind, int64_t num_layers = 2);
+// A Llama large enough for both kinds of 8-bit optimizer states: gate_up (2 x 6144 elements) and down in 8 bits, the
+// packed qkv, whose key and value tensors have 1024 elements, and the norms in fp32.
+ModelSpec tiny_model_of_two_state_kinds(int64_t vocab = 128);
 
 // One row for each entry: random ids, that many random targets at its start, the other targets ignored.
 GlobalBatch ragged_batch(const ModelSpec& model, const std::vector<int64_t>& valid_tokens, uint32_t seed = 1);
