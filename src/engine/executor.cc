@@ -30,6 +30,11 @@ TrainingExecutor::TrainingExecutor(const ModelSpec& model, const Inventory& inve
   context_.compute = options.sharding.compute;
   context_.loss_chunk = options.loss_chunk;
   context_.threads = options.threads;
+  context_.fp8 = options.fp8;
+  if (options.fp8 == Fp8Scaling::kDelayed) {
+    fp8_history_ = std::make_unique<Fp8History>(inventory.num_units(), options.fp8_history);
+    context_.fp8_history = fp8_history_.get();
+  }
   context_.tensor = tensor;
   context_.context = context;
   const ParameterEntry& tokens = inventory.units[0].parameters[0];
@@ -66,6 +71,7 @@ Microbatch TrainingExecutor::load(const MicrobatchTokens& tokens) const {
   microbatch.stream.resize(buffers_.size());
   microbatch.slots.resize(buffers_.size());
   microbatch.kept.resize(buffers_.size());
+  microbatch.fp8_amax.resize(buffers_.size());
   return microbatch;
 }
 

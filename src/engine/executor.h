@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -28,6 +29,8 @@ struct ExecutorOptions {
   int64_t loss_chunk = 512;
   int64_t max_documents = 0;  // per microbatch
   int threads = 1;
+  std::optional<Fp8Scaling> fp8 = {};  // products of linears have fp8 operands
+  int64_t fp8_history = 16;            // steps that delayed scaling looks back on
 };
 
 class TrainingExecutor final : public StageExecutor {
@@ -91,6 +94,8 @@ class TrainingExecutor final : public StageExecutor {
   UnitBuffers& buffers(int unit) { return *buffers_[static_cast<size_t>(unit)]; }
   const Inventory& inventory() const { return *context_.inventory; }
   const ExecutorOptions& options() const { return options_; }
+  // Null unless fp8 scales are delayed.
+  Fp8History* fp8_history() { return fp8_history_.get(); }
 
  private:
   void set_local(int unit, int parameter, std::span<const float> values, int64_t begin);
@@ -106,6 +111,7 @@ class TrainingExecutor final : public StageExecutor {
   Microbatch load(const MicrobatchTokens& tokens) const;
 
   ExecutorOptions options_;
+  std::unique_ptr<Fp8History> fp8_history_;
   ModelContext context_;
   std::vector<std::unique_ptr<UnitBuffers>> buffers_;
   std::vector<std::vector<PartialRange>> counted_;  // by unit: what of this rank's shard counts in the norm

@@ -1,10 +1,12 @@
 // Microbatch: the tokens of one microbatch on this rank, and the tensors that live between its instructions.
 #pragma once
 
+#include <array>
 #include <vector>
 
 #include "engine/tensors.h"
 #include "spec/attention_segments.h"
+#include "spec/operations.h"
 
 namespace fivefold {
 
@@ -59,7 +61,9 @@ struct Microbatch {
   std::vector<at::Tensor> stream;              // by unit: its output, until its reader's backward frees it
   std::vector<std::vector<at::Tensor>> slots;  // by unit and slot: saved and rebuilt tensors
   std::vector<KeptForWeights> kept;            // by unit
-  at::Tensor stream_gradient;                  // gradient of the residual stream, from the loss down to the embedding
+  // By unit and operation, under fp8 with one scale a tensor: largest magnitudes by Fp8Role.
+  std::vector<std::vector<std::array<float, kNumFp8Roles>>> fp8_amax;
+  at::Tensor stream_gradient;  // gradient of the residual stream, from the loss down to the embedding
 };
 
 }  // namespace fivefold

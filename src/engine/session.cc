@@ -51,6 +51,8 @@ ExecutorOptions executor_options(const ResolvedConfig& config, const RankPart& p
   options.loss_chunk = config.config.batch.loss_chunk;
   options.max_documents = max_documents(config);
   options.threads = threads_per_rank(config, available_cores());
+  options.fp8 = tape_shape(config).fp8;
+  options.fp8_history = config.config.precision.fp8_history;
   return options;
 }
 
@@ -111,7 +113,15 @@ StepOutcome RankSession::step(const std::vector<MicrobatchTokens>& microbatches,
   FIVEFOLD_CHECK(static_cast<int64_t>(microbatches.size()) == config_.num_microbatches);
   load(microbatches);
   executor_.set_learning_rate(learning_rate, update);
-  return interpreter_.run_step(program_, accept, request_stop);
+  const StepOutcome outcome = interpreter_.run_step(program_, accept, request_stop);
+  if (Fp8History* history = executor_.fp8_history(); history != nullptr) {
+    const std::span<float> current = history->current();
+    communicator_.all_reduce(communicator_.world(),
+                             {current.data(), static_cast<int64_t>(current.size_bytes()), DType::kFloat32, {}},
+                             Reduction::kMax, Purpose::kScales);
+    history->end_step();
+  }
+  return outcome;
 }
 
 void RankSession::load(const std::vector<MicrobatchTokens>& microbatches) {
@@ -128,6 +138,7 @@ void RankSession::load(const std::vector<MicrobatchTokens>& microbatches) {
 RankSession::Evaluation RankSession::evaluate(const MicrobatchTokens& tokens) {
   load({tokens});
   interpreter_.run_evaluation(evaluation_);
+  if (executor_.fp8_history() != nullptr) executor_.fp8_history()->forget_current();
   if (!groups_.counts_samples) return {};
   return {executor_.loss_sum(), executor_.local_valid_tokens()};
 }

@@ -35,7 +35,16 @@ class CallList {
                       shape_.split.size * rows * kLossStatisticsBytes / 8, 8});
   }
 
+  // Under current fp8 scaling the ranks that have parts of a tensor share its largest magnitude.
+  void scales(const Operation& op, int64_t numbers) {
+    if (op.kind != OperationKind::kLinear || shape_.fp8 != Fp8Scaling::kCurrent) return;
+    if (shape_.split.size > 1)
+      calls_.push_back({CollectiveKind::kAllReduce, Purpose::kScales, GroupKind::kTp, numbers, 4});
+    if (shape_.context.degree > 1)
+      calls_.push_back({CollectiveKind::kAllReduce, Purpose::kScales, GroupKind::kCp, numbers, 4});
+  }
   void forward(const Operation& op, RebuildPart part = RebuildPart::kWhole) {
+    scales(op, 2);
     if (op.cut == LinearCut::kColumn && sequence_parallel())
       stream(CollectiveKind::kAllGather, Purpose::kActivations, op.input);
     const bool embeds = op.kind == OperationKind::kEmbedding && shape_.split.size > 1;
@@ -50,6 +59,7 @@ class CallList {
   }
   void backward(const Operation& op) {
     rebuild_before(op);
+    scales(op, 1);
     if (op.cut == LinearCut::kColumn) {
       if (sequence_parallel() && op.needs_input()) hidden_stream(CollectiveKind::kAllGather, Purpose::kActivations, op);
       hidden_stream(sequence_parallel() ? CollectiveKind::kReduceScatter : CollectiveKind::kAllReduce,
@@ -106,6 +116,7 @@ class CallList {
   void backward_input(const Operation& op) {
     if (op.cut != LinearCut::kColumn) return backward(op);
     rebuild_before(op);
+    scales(op, 1);
     stream(sequence_parallel() ? CollectiveKind::kReduceScatter : CollectiveKind::kAllReduce,
            Purpose::kActivationGradients, op.input);
   }

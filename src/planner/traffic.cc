@@ -125,6 +125,9 @@ std::vector<TrafficLine> predict_traffic(const ModelSpec& model, const Inventory
         break;
     }
   }
+  if (shape.fp8 == Fp8Scaling::kDelayed)
+    sum.add(CollectiveKind::kAllReduce, GroupKind::kWorld, Purpose::kScales,
+            all_reduce_bytes(world, fp8_slots(inventory.num_units()), 4));
   return sum.lines();
 }
 

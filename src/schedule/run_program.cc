@@ -60,7 +60,9 @@ TapeShape tape_shape(const ResolvedConfig& config) {
           .split = tensor_split(config, 0),
           .context = context_split(config),
           .loss_chunk = batch.loss_chunk,
-          .compute = config.compute};
+          .compute = config.compute,
+          .fp8 = config.config.precision.compute == ComputeKind::kFp8 ? std::optional(config.config.precision.fp8)
+                                                                      : std::nullopt};
 }
 
 LoweringOptions lowering_options(const ResolvedConfig& config, const RankStages& stages, int rank) {

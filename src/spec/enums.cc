@@ -26,7 +26,7 @@ constexpr std::string_view kGroupNames[] = {"world", "dp",        "dp_cp", "shar
                                             "pp",    "embedding", "etp",   "ep",    "edp",       "kv_head"};
 constexpr std::string_view kPurposeNames[] = {"gradients",   "parameters", "activations", "activation_gradients",
                                               "token_count", "grad_norm",  "loss",        "control",
-                                              "hash"};
+                                              "hash",        "scales"};
 static_assert(std::size(kAccountNames) == kNumAccounts);
 static_assert(std::size(kCollectiveNames) == kNumCollectiveKinds);
 static_assert(std::size(kGroupNames) == kNumGroupKinds);

@@ -114,8 +114,9 @@ enum class Purpose : uint8_t {
   kLoss,        // logged loss
   kControl,     // checkpoints, agreement, shut-down
   kHash,        // replica comparison
+  kScales,      // largest magnitudes that fp8 scales follow from
 };
-inline constexpr int kNumPurposes = 9;
+inline constexpr int kNumPurposes = 10;
 
 std::string_view to_string(DType);
 std::string_view to_string(Account);

@@ -16,6 +16,8 @@
 //   no weight's gradient is neither rebuilt nor kept for one.
 //   What selective recompute drops is a saved buffer that forward frees after its last reader and backward makes again:
 //   Note [Rebuilds] in spec/rebuild.h.
+//   Under fp8 the operands of a linear's product are rounded copies that live for the product: of the weight, of the
+//   input or of the output's gradient.
 //   Backward in two parts: the first makes input gradients and keeps, of each linear, its input and its output's
 //   gradient (a copy where that is the residual gradient, which the norms add to) and, of norms, their weight gradients
 //   in fp32; the second makes weight gradients and frees what was kept.
@@ -145,6 +147,11 @@ struct UnitOperations {
   const std::vector<Rebuild::Again>& rebuilt_before(size_t operation) const;
 };
 
+// Numbers that delayed fp8 scaling keeps of a step: of each operation of each unit one for its input, its weight and
+// its output's gradient.
+inline constexpr int kNumFp8Roles = 3, kFp8OperationsPerUnit = 16;
+constexpr int64_t fp8_slots(int64_t units) { return units * kFp8OperationsPerUnit * kNumFp8Roles; }
+
 // Operations of unit `unit` of the inventory. Under tensor parallelism model and inventory are those of the rank.
 UnitOperations unit_operations(const ModelSpec& model, const Inventory& inventory, int unit,
                                const TensorSplit& split = {}, const ContextSplit& context = {},
@@ -173,6 +180,7 @@ struct TapeShape {
   ContextSplit context;
   int64_t loss_chunk = 512;  // tokens whose logits exist at once
   DType compute = DType::kFloat32;
+  std::optional<Fp8Scaling> fp8 = {};  // products of linears have fp8 operands
 
   // Tokens of the residual stream.
   int64_t stream_tokens() const { return tokens / split.sequence_parts(); }
@@ -210,6 +218,8 @@ inline constexpr int kGatheredId = 4000;      // all tokens of a tensor that seq
 inline constexpr int kExchangeId = 4100;      // + number: buffers of context parallelism
 inline constexpr int kPartialSumId = 4001;    // the same size, before it is scattered
 inline constexpr int kDequantizedId = 4200;   // a weight, from its 4 bits
+inline constexpr int kFp8InputId = 4203;      // a linear's input, rounded to fp8
+inline constexpr int kFp8GradientId = 4204;   // its output's gradient, likewise
 inline constexpr int kLowRankId = 4201;       // x A^T of an adapter
 inline constexpr int kLowRankGradientId = 4202;
 

@@ -50,13 +50,26 @@ class TapeWriter {
 
  private:
   void forward_products(const Operation& op);
-  // The buffer of a weight in 4 bits, for one product with it.
+  // The buffer of a weight in 4 bits, or rounded to fp8, for one product with it.
   void dequantized(const Operation& op);
+  // The product of the output's gradient and the weight.
+  void input_gradient(const Operation& op) {
+    if (shape_.fp8) rounded(op.output, kFp8GradientId);
+    dequantized(op);
+    if (shape_.fp8) release(kFp8GradientId);
+  }
+  void rounded(int slot, int id) { allocate(id, shape_.tokens * width(slot) * dtype_bytes(shape_.compute)); }
   void low_rank(const Operation& op, int id) {
     allocate(id, shape_.tokens * op.adapter.width() * dtype_bytes(shape_.compute));
   }
-  // u of an adapter, while the gradients of A and B are made.
-  void adapter_gradients(const Operation& op) {
+  // Rounded operands of a weight gradient's product; u of an adapter, while the gradients of A and B are made.
+  void weight_gradients(const Operation& op) {
+    if (shape_.fp8 && op.trains) {
+      rounded(op.output, kFp8GradientId);
+      rounded(op.input, kFp8InputId);
+      release(kFp8GradientId);
+      release(kFp8InputId);
+    }
     if (!op.adapter.exists()) return;
     low_rank(op, kLowRankId);
     release(kLowRankId);
@@ -121,7 +134,7 @@ void TapeWriter::forward(Keep keep, bool input_is_live_after, size_t num_operati
 }
 
 void TapeWriter::dequantized(const Operation& op) {
-  if (!op.four_bit) return;
+  if (!op.four_bit && !shape_.fp8) return;
   allocate(kDequantizedId, op.weight_numel * dtype_bytes(shape_.compute), Account::kUnshardedParams);
   release(kDequantizedId, Account::kUnshardedParams);
 }
@@ -130,7 +143,10 @@ void TapeWriter::dequantized(const Operation& op) {
 void TapeWriter::forward_products(const Operation& op) {
   const bool gathers = sequence_parallel() && (op.cut != LinearCut::kNone || op.kind == OperationKind::kEmbedding);
   if (gathers) allocate_gathered(kGatheredId, op.cut == LinearCut::kColumn ? op.input : op.output);
-  dequantized(op);
+  const bool rounds = shape_.fp8 && op.kind == OperationKind::kLinear;
+  if (rounds) rounded(op.input, kFp8InputId);
+  if (op.kind == OperationKind::kLinear) dequantized(op);
+  if (rounds) release(kFp8InputId);
   if (op.adapter.exists()) {
     low_rank(op, kLowRankId);
     release(kLowRankId);
@@ -178,9 +194,9 @@ void TapeWriter::backward_column_linear(const Operation& op) {
   if (sequence_parallel()) allocate_gathered(kPartialSumId, op.input);
   allocate(kGradientId + op.input, slot_bytes(op.input));
   gradient_[op.input] = kGradientId + op.input;
-  dequantized(op);
+  input_gradient(op);
   if (op.adapter.exists()) low_rank(op, kLowRankGradientId);
-  if (!defers()) adapter_gradients(op);
+  if (!defers()) weight_gradients(op);
   if (op.adapter.exists()) release(kLowRankGradientId);
   if (sequence_parallel()) release_gathered(kPartialSumId);
   if (defers() && op.needs_input()) {
@@ -203,13 +219,13 @@ void TapeWriter::backward_linear(const Operation& op) {
   const bool rebuilt = of_activation || (of_norm && (op.needs_input() || rebuilt_.contains(op.input)));
   if (rebuilt) allocate_rebuilt(op.input);
   if (op.adapter.exists()) low_rank(op, kLowRankGradientId);
-  if (!defers() && !of_activation) adapter_gradients(op);
+  if (!defers() && !of_activation) weight_gradients(op);
   // The gradient takes the place of a rebuilt input, unless both are needed.
   const bool apart = !rebuilt || (defers() && of_norm);
   if (apart) allocate(kGradientId + op.input, slot_bytes(op.input));
   gradient_[op.input] = apart ? kGradientId + op.input : op.input;
-  dequantized(op);
-  if (!defers() && of_activation) adapter_gradients(op);
+  input_gradient(op);
+  if (!defers() && of_activation) weight_gradients(op);
   if (op.adapter.exists()) release(kLowRankGradientId);
   if (!defers() || !op.needs_input()) {
     if (apart && rebuilt) release_slot(op.input);
@@ -297,7 +313,7 @@ void TapeWriter::backward_weight() {
     const bool gathers = op.cut == LinearCut::kColumn && sequence_parallel();
     if (gathers) allocate_gathered(kGatheredId, op.input);
     if (op.adapter.exists()) low_rank(op, kLowRankGradientId);
-    adapter_gradients(op);
+    weight_gradients(op);
     if (op.adapter.exists()) release(kLowRankGradientId);
     if (gathers) release_gathered(kGatheredId);
   }

@@ -137,6 +137,11 @@ Work ContextParallel::pass_on(const std::vector<Passed>& passed) const {
                                        {.mode = Mode::kAsync, .stream = {}, .keep_alive = {}});
 }
 
+void ContextParallel::share_largest(std::vector<float>& numbers) const {
+  const auto bytes = static_cast<int64_t>(numbers.size() * sizeof(float));
+  communicator_.all_reduce(group_, {numbers.data(), bytes, DType::kFloat32, {}}, Reduction::kMax, Purpose::kScales);
+}
+
 void ContextParallel::exchange(const at::Tensor& from, const at::Tensor& to, Purpose purpose) const {
   communicator_.all_to_all(group_, as_buffer(from, dtype_of(from)), as_buffer(to, dtype_of(to)), purpose);
 }

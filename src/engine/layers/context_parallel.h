@@ -27,6 +27,8 @@ class ContextParallel {
       : communicator_(communicator), group_(std::move(group)), kind_(kind) {}
 
   int degree() const { return group_.size(); }
+  // Each number becomes the largest of the ranks'.
+  void share_largest(std::vector<float>& numbers) const;
   int rank() const { return group_.rank(); }
   CpKind kind() const { return kind_; }
 

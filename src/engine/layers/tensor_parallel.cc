@@ -28,6 +28,11 @@ Work TensorParallel::all_reduce(const at::Tensor& data, Purpose purpose, Mode mo
   return communicator_.all_reduce(group_, buffer_of(data), Reduction::kSum, purpose, call(mode));
 }
 
+void TensorParallel::share_largest(std::vector<float>& numbers) const {
+  const auto bytes = static_cast<int64_t>(numbers.size() * sizeof(float));
+  communicator_.all_reduce(group_, {numbers.data(), bytes, DType::kFloat32, {}}, Reduction::kMax, Purpose::kScales);
+}
+
 Work TensorParallel::gather(const at::Tensor& own, const at::Tensor& full, Purpose purpose, Mode mode) const {
   return communicator_.all_gather(group_, buffer_of(own), buffer_of(full), purpose, call(mode));
 }

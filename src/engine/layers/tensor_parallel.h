@@ -48,6 +48,8 @@ class TensorParallel {
   Work reduce_scatter(const at::Tensor& full, const at::Tensor& own, Purpose purpose, Mode mode = Mode::kSync) const;
   // `all` [t, ...] becomes everybody's `own`.
   void gather_statistics(const at::Tensor& own, const at::Tensor& all) const;
+  // Each number becomes the largest of the ranks'.
+  void share_largest(std::vector<float>& numbers) const;
 
  private:
   Communicator& communicator_;

@@ -23,6 +23,7 @@ void UnitRun::backward_linear(const Operation& op, bool accumulate) {
   at::Tensor& dstream = output_gradient(op);
   const at::Tensor gathered = gathered_gradient(op);
   const at::Tensor& dout = gathered.defined() ? gathered : dstream;
+  if (context_.fp8) observe_fp8(op, {{Fp8Role::kGradient, dout}});
   at::Tensor& dinput = gradient_[static_cast<size_t>(op.input)];
   bool rebuilt = slot_spec(op.input).lifetime == Lifetime::kRebuilt;
   if (rebuilt) {

@@ -5,10 +5,14 @@ namespace fivefold {
 
 at::Tensor UnitRun::linear_weight(const Operation& op) const {
   if (!op.four_bit) return weight(op.weight);
-  const ParameterEntry& entry = buffers_.unit().parameters[static_cast<size_t>(op.weight)];
-  at::Tensor numbers = allocate(Account::kUnshardedParams, entry.shape, context_.compute);
+  at::Tensor numbers = allocate_weight(op);
   buffers_.dequantize(op.weight, numbers, context_.threads);
   return numbers;
+}
+
+at::Tensor UnitRun::allocate_weight(const Operation& op) const {
+  const ParameterEntry& entry = buffers_.unit().parameters[static_cast<size_t>(op.weight)];
+  return allocate(Account::kUnshardedParams, entry.shape, context_.compute);
 }
 
 ops::LowRankWeights UnitRun::adapter_weights(const Operation& op) const {
@@ -21,7 +25,10 @@ at::Tensor UnitRun::allocate_low_rank(const Operation& op, int64_t tokens) const
 
 void UnitRun::linear_product(const Operation& op, const at::Tensor& input, const at::Tensor& bias,
                              const at::Tensor& residual, at::Tensor& output) {
-  ops::linear_forward(input, linear_weight(op), bias, residual, output);
+  if (context_.fp8)
+    fp8_product(op, input, bias, residual, output);
+  else
+    ops::linear_forward(input, linear_weight(op), bias, residual, output);
   if (!op.adapter.exists()) return;
   const ops::LowRankWeights adapter = adapter_weights(op);
   at::Tensor u = allocate_low_rank(op, input.size(0));
@@ -36,16 +43,21 @@ at::Tensor UnitRun::low_rank_gradient(const Operation& op, const at::Tensor& dou
   return du;
 }
 
-void UnitRun::input_gradient(const Operation& op, const at::Tensor& dout, const at::Tensor& du,
-                             at::Tensor& dinput) const {
-  ops::linear_input_grad(dout, linear_weight(op), dinput);
+void UnitRun::input_gradient(const Operation& op, const at::Tensor& dout, const at::Tensor& du, at::Tensor& dinput) {
+  if (context_.fp8)
+    fp8_input_gradient(op, dout, dinput);
+  else
+    ops::linear_input_grad(dout, linear_weight(op), dinput);
   if (du.defined()) ops::low_rank_input_grad(adapter_weights(op), du, dinput);
 }
 
 void UnitRun::weight_gradients(const Operation& op, const at::Tensor& dout, const at::Tensor& du,
                                const at::Tensor& input, bool accumulate) {
   if (op.trains) {
-    ops::linear_weight_grad(dout, input, buffers_.weight_grad(op.weight), accumulate);
+    if (context_.fp8)
+      fp8_weight_gradient(op, dout, input, accumulate);
+    else
+      ops::linear_weight_grad(dout, input, buffers_.weight_grad(op.weight), accumulate);
     if (op.bias >= 0) ops::bias_grad(dout, buffers_.weight_grad(op.bias), accumulate, context_.threads);
   }
   if (!du.defined()) return;

@@ -12,6 +12,7 @@
 #include "engine/layers/tensor_parallel.h"
 #include "engine/microbatch.h"
 #include "engine/operation_clock.h"
+#include "engine/precision/fp8_scaling.h"
 #include "engine/unit_buffers.h"
 #include "spec/model.h"
 #include "spec/operations.h"
@@ -30,6 +31,8 @@ struct ModelContext {
   int64_t vocabulary_rows = 0;               // ... and their number, without padding
   DType compute = DType::kFloat32;
   int64_t loss_chunk = 512;
+  std::optional<Fp8Scaling> fp8;      // products of linears have fp8 operands
+  Fp8History* fp8_history = nullptr;  // of delayed scaling
   int threads = 1;
   OperationClock* clock = nullptr;  // laps after each operation; none: nothing is timed
 };
@@ -89,6 +92,7 @@ class UnitRun {
   // ---- linears: unit_linear.cc ----
   // The weight as numbers: a view, or, of one in 4 bits, a buffer that lives as long as the tensor.
   at::Tensor linear_weight(const Operation& op) const;
+  at::Tensor allocate_weight(const Operation& op) const;
   ops::LowRankWeights adapter_weights(const Operation& op) const;
   at::Tensor allocate_low_rank(const Operation& op, int64_t tokens) const;
   // output = input W^T (+ bias) (+ residual), with the adapter's part.
@@ -96,7 +100,22 @@ class UnitRun {
                       at::Tensor& output);
   // Gradient of the adapter's u; undefined without an adapter.
   at::Tensor low_rank_gradient(const Operation& op, const at::Tensor& dout) const;
-  void input_gradient(const Operation& op, const at::Tensor& dout, const at::Tensor& du, at::Tensor& dinput) const;
+  void input_gradient(const Operation& op, const at::Tensor& dout, const at::Tensor& du, at::Tensor& dinput);
+  // ---- fp8: unit_fp8.cc ----
+  std::array<float, kNumFp8Roles>& fp8_amax(const Operation& op);
+  struct Fp8Seen {
+    Fp8Role role;
+    at::Tensor tensor;
+  };
+  // Finds the largest magnitudes of tensors, and agrees on them with the ranks that have other parts of them.
+  void observe_fp8(const Operation& op, const std::vector<Fp8Seen>& tensors);
+  // The tensor rounded into `out`, with what the product is to be multiplied by. `dim`: along which the product sums.
+  ops::Fp8Tensor fp8_operand(const Operation& op, Fp8Role role, const at::Tensor& tensor, int dim, at::Tensor out);
+  ops::Fp8Tensor fp8_weight(const Operation& op, const at::Tensor& numbers);
+  void fp8_product(const Operation& op, const at::Tensor& input, const at::Tensor& bias, const at::Tensor& residual,
+                   at::Tensor& output);
+  void fp8_input_gradient(const Operation& op, const at::Tensor& dout, at::Tensor& dinput);
+  void fp8_weight_gradient(const Operation& op, const at::Tensor& dout, const at::Tensor& input, bool accumulate);
   // Of weight and bias, as far as they are trained, and of the adapter.
   void weight_gradients(const Operation& op, const at::Tensor& dout, const at::Tensor& du, const at::Tensor& input,
                         bool accumulate);

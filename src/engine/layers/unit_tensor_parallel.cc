@@ -65,6 +65,7 @@ void UnitRun::backward_column_linear(const Operation& op, bool accumulate) {
   const bool rebuilt =
       slot_spec(op.input).lifetime == Lifetime::kRebuilt && (op.needs_input() || slot(op.input).defined());
   if (rebuilt) rebuild_input(op);
+  if (context_.fp8) observe_fp8(op, {{Fp8Role::kGradient, dout}});
   at::Tensor gathered, partial;
   {
     PendingWork gather;
@@ -74,9 +75,10 @@ void UnitRun::backward_column_linear(const Operation& op, bool accumulate) {
     }
     if (sequence_parallel()) partial = allocate_gathered(op.input);
     dinput = allocate_like_slot(op.input);
-    ops::linear_input_grad(dout, linear_weight(op), sequence_parallel() ? partial : dinput);
+    at::Tensor& sum = sequence_parallel() ? partial : dinput;
+    input_gradient(op, dout, at::Tensor(), sum);
     const at::Tensor du = low_rank_gradient(op, dout);
-    if (du.defined()) ops::low_rank_input_grad(adapter_weights(op), du, sequence_parallel() ? partial : dinput);
+    if (du.defined()) ops::low_rank_input_grad(adapter_weights(op), du, sum);
     PendingWork reduction(sequence_parallel()
                               ? tensor.reduce_scatter(partial, dinput, Purpose::kActivationGradients, Mode::kAsync)
                               : tensor.all_reduce(dinput, Purpose::kActivationGradients, Mode::kAsync));

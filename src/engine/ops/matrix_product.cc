@@ -40,4 +40,10 @@ void matrix_product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& 
   }
 }
 
+void scaled_matrix_product(const at::Tensor& a, const at::Tensor& b, double alpha, const at::Tensor& start,
+                           const at::Tensor& out) {
+  at::Tensor result = out;
+  at::addmm_out(result, start.defined() ? start : out, a, b, start.defined() ? 1.0 : 0.0, alpha);
+}
+
 }  // namespace fivefold::ops
