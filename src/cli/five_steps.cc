@@ -252,9 +252,9 @@ class Decision {
     RecomputeConfig products{.kind = RecomputeKind::kSelective, .every = 1, .tensors = {}};
     for (const Droppable name : droppable_tensors(model()))
       if (name != Droppable::kAttentionOut) products.tensors.emplace_back(to_string(name));
-    if (kind != RecomputeKind::kSelective && !products.tensors.empty())
-      prices.push_back(priced(products, "selective_"));
     step.lines.push_back(join(prices, "; "));
+    if (kind != RecomputeKind::kSelective && !products.tensors.empty())
+      step.lines.push_back(priced(products, "selective_"));
     return step;
   }
 
