@@ -33,7 +33,9 @@ class RebuildPlan {
   // Dropped slots that the operation's backward reads.
   std::vector<int> read_backward(const Operation& op) const {
     std::vector<int> slots = op.extra;
-    if (op.kind == OperationKind::kLinear || op.kind == OperationKind::kAttention) slots.push_back(op.input);
+    const bool reads_input =
+        op.kind == OperationKind::kAttention || (op.kind == OperationKind::kLinear && op.needs_input());
+    if (reads_input) slots.push_back(op.input);
     if (op.kind == OperationKind::kAttention) slots.push_back(op.output);
     // A linear behind an activation does the activation's backward with its own.
     if (op.kind == OperationKind::kLinear)

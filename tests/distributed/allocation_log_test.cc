@@ -264,5 +264,19 @@ TEST(AllocationLog, DroppedTensors) {
     compare(TinyKind::kGpt2, {.dp = 2, .zero = 2, .accumulation = 2, .drop = drop});
 }
 
+// A linear that is frozen and has no adapter does not read its input in backward; the norm that a rebuild made for it
+// goes all the same.
+TEST(AllocationLog, DroppedTensorsUnderAdapters) {
+  const std::vector<std::string> all = {"method.kind=lora", "method.rank=4"};
+  const std::vector<std::string> some = {"method.kind=qlora", "method.rank=4", "method.targets=v_proj,down_proj"};
+  const std::vector<std::string> others = {"method.kind=qlora", "method.rank=4", "method.targets=o_proj,gate_proj"};
+  for (const char* drop : {"attention.qkv", "attention.out", "attention.qkv,attention.out,mlp.gate_up"})
+    for (const std::vector<std::string>& method : {all, some, others}) {
+      compare(TinyKind::kLlama, {.dp = 2, .zero = 3, .micro = 2, .drop = drop}, method);
+      compare(TinyKind::kTiedQwen3, {.tp = 2, .sp = true, .drop = drop}, method);
+      compare(TinyKind::kTiedQwen3, {.accumulation = 4, .pp = 2, .schedule = "zb1p", .drop = drop}, method);
+    }
+}
+
 }  // namespace
 }  // namespace fivefold::testing
