@@ -271,8 +271,8 @@ void TapeWriter::backward(Part part) {
         if (was_kept(op.input)) release_slot(op.input);
         break;
       case OperationKind::kNorm:
-        if (op.trains) keep_norm_gradient(op.weight, width(op.input));
-        if (op.trains) keep_norm_gradient(op.bias, width(op.input));
+        for (const int parameter : {op.weight, op.bias})
+          if (op.trains) keep_norm_gradient(parameter, width(op.input));
         release(gradient_.at(op.output));
         for (const int slot : op.extra) release_slot(slot);
         release_slot(op.input);
@@ -291,10 +291,7 @@ void TapeWriter::backward(Part part) {
         if (lifetime(op.output) == Lifetime::kSaved && !is_kept(op.output)) release_slot(op.output);
         break;
       case OperationKind::kEmbedding:
-        if (sequence_parallel() && op.trains) {
-          allocate_gathered(kGatheredId, op.output);
-          release_gathered(kGatheredId);
-        }
+        if (op.trains) forward_products(op);  // its output's gradient, gathered
         release(kStreamGradientId, Account::kActivations, Owner::kMicrobatch);
         break;
       case OperationKind::kLoss:
