@@ -113,6 +113,32 @@ def gguf_seeds():
     yield "gguf", "yarn", gguf(values, tensors)
 
 
+# What each kind of template is known by.
+CHAT_TEMPLATES = {
+    "chatml": "'<|im_start|>system\nBe kind.<|im_end|>\n' '<|im_start|>' + message['role'] + '\n'",
+    "llama-3": "'<|start_header_id|>' + message['content'] | trim + '<|eot_id|>'",
+    "gemma": "'<start_of_turn>' + role + '\\n' + message['content'] | trim + '<end_of_turn>\\n'",
+    "phi-3": "'<|user|>\n' + message['content'] + '<|end|>\n'",
+    "zephyr": "'<|user|>\n' + message['content'] + eos_token",
+    "llama-2": "'[INST] <<SYS>>\n' + content.strip() + ' [/INST]' + eos_token",
+    "mistral": "'[INST] ' + message['content'] + ' [/INST]' + message['content'] + eos_token + ' '",
+    "thoughts": "<|im_start|><|im_end|><think>"}
+
+
+def chat_seeds():
+    messages = [{"role": "system", "content": "s"}, {"role": "user", "content": " u\n"},
+                {"role": "assistant", "content": "caf\u00e9"}, {"role": "user", "content": "v"}]
+    lines = [{"messages": messages}, {"messages": messages[1:3], "id": 1}, {"prompt": "p", "completion": "c" * 60},
+             {"instruction": "i", "input": "x", "output": "o"}]
+    yield "conversations", "forms", "\n\n".join(map(json.dumps, lines)).encode()
+    yield "conversations", "roles", json.dumps({"messages": [{"role": "tool", "content": ""}]}).encode()
+    for name, text in CHAT_TEMPLATES.items():
+        config = {"chat_template": text, "eos_token": {"content": "</s>"}, "bos_token": "<s>"}
+        yield "chat_template", name, json.dumps(config).encode() + b"\0" + json.dumps(lines[1]).encode()
+    yield "chat_template", "list", json.dumps({"chat_template": [
+        {"name": "default", "template": CHAT_TEMPLATES["chatml"]}]}).encode()
+
+
 def small_tokenizer(tokenizer):
     """The file with a few of its merges and of its single characters; everything else is left whole."""
     model = tokenizer["model"]
@@ -242,7 +268,8 @@ def run_seeds(run):
 
 def main():
     folder = Path(sys.argv[1])
-    seeds = [*repository_seeds(), *written_seeds(), *gguf_seeds(), *schedule_seeds()]
+    seeds = [*repository_seeds(), *written_seeds(), *gguf_seeds(), *chat_seeds(),
+             *schedule_seeds()]
     for run in sys.argv[2:]:
         seeds += run_seeds(Path(run))
     for target, name, content in seeds:
