@@ -388,6 +388,7 @@ TEST(Validate, EngineRunsDenseDataParallelTraining) {
                 Messages{});
   EXPECT_EQ(engine(windowed, {"batch.sequence=4096"}), Messages{}) << "the window covers the sequence";
   EXPECT_EQ(engine(gpt2_model(), {"optimizer.kind=sgd"}), Messages{});
+  EXPECT_EQ(engine(dense_model(), {"data.format=chat", "data.chat_template=llama-3", "data.loss=all"}), Messages{});
 }
 
 constexpr const char* kDense = " (use a dense model such as Llama, Mistral, Qwen2, Qwen3 or GPT-2)";

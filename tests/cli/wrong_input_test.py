@@ -13,9 +13,9 @@ import struct
 import sys
 import tempfile
 
-from wrong_inputs import (ASKED, GOOD_CONFIG, GOOD_MODEL, LIMIT_S, SHAPES, Input, changed, checkpoint, cut, flip, generate, jsonl, model, model_text, pack,
-                          reference, reshaped, run, safetensors, setting, token_pair, tokenizer, tokens, toml, weights,
-                          without)
+from wrong_inputs import (ASKED, GOOD_CONFIG, GOOD_MODEL, LIMIT_S, SHAPES, Input, changed, chat, checkpoint, cut, flip,
+                          generate, gguf, jsonl, model, model_text, pack, reference, reshaped, run, safetensors,
+                          setting, token_pair, tokenizer, tokens, toml, weights, without)
 
 CASES = [
     # the configuration file
@@ -127,6 +127,17 @@ CASES = [
     ("data: a wrong document index", tokens(documents=[0, 7]), ["tokens.idx"]),
     ("data: JSONL that is not JSON", jsonl('{"text": "fine"}\n{"text": \n'), ["text.jsonl:2"]),
     ("data: JSONL without text", jsonl('{"txt": "fine"}\n'), ["text.jsonl:1"]),
+    ("chat: a line that is not JSON", chat('{"prompt": "a", "completion": "b"}\n{"prompt"\n'), ["chat.jsonl:2"]),
+    ("chat: a role that nobody has", chat('{"messages": [{"role": "tool", "content": ""}]}\n'),
+     ["chat.jsonl:1", "tool"]),
+    ("chat: nothing to learn from", chat('{"messages": [{"role": "user", "content": "a"}]}\n'), ["assistant"]),
+    ("chat: no template beside bytes", chat('{"prompt": "a", "completion": "b"}\n', "auto"),
+     ["data.chat_template", "zephyr"]),
+    ("chat: unknown template", chat('{"prompt": "a", "completion": "b"}\n', "llama3"),
+     ["data.chat_template", "llama-3"]),
+    ("gguf: not GGUF", gguf(b"GGML" + bytes(60)), ["model.gguf", "GGUF"]),
+    ("gguf: cut off", gguf(b"GGUF" + struct.pack("<IQQ", 3, 1, 1)), ["model.gguf"]),
+    ("gguf: no model", gguf(b"GGUF" + struct.pack("<IQQ", 3, 0, 0) + bytes(8)), ["general.architecture"]),
     ("tokenizer: missing", setting("data.tokenizer=nowhere.json"), ["nowhere.json"]),
     ("tokenizer: not JSON", tokenizer("{"), ["tokenizer.json"]),
     ("tokenizer: unsupported model", tokenizer('{"model": {"type": "Unigram", "vocab": []}}'), ["Unigram"]),

@@ -162,6 +162,21 @@ def jsonl(text):
     return plant
 
 
+def chat(text, template="chatml"):
+    def plant(inputs):
+        inputs.write("chat.jsonl", text)
+        return ["train", "run.toml", "--set", "data.format=chat", "--set", "data.train=chat.jsonl",
+                "--set", f"data.chat_template={template}"]
+    return plant
+
+
+def gguf(content):
+    def plant(inputs):
+        inputs.write("model.gguf", content)
+        return ["convert", "model.gguf", "hub"]
+    return plant
+
+
 def tokenizer(text):
     def plant(inputs):
         inputs.write("tokenizer.json", text)
