@@ -135,6 +135,7 @@ at::Tensor& Decoder::slot(int index, int64_t layer, Rows& rows) const {
       return rows.stream[(layer + 1) % 2];
     case Lifetime::kSaved:
     case Lifetime::kRebuilt:
+    case Lifetime::kDropped:
       break;
   }
   return rows.slots[static_cast<size_t>(index)];
