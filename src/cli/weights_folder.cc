@@ -65,6 +65,9 @@ Result<WeightsFolder> checkpoint_folder(const fs::path& path, const std::string&
   FIVEFOLD_ASSIGN(found.model, model.empty() ? model_of(reader) : named_model(model));
   const LoadedConfig run = parse_config(reader.run().configuration, reader.folder().string() + " (configuration)");
   if (!run.errors.empty()) return run.errors.front();
+  if (run.config.method.kind != MethodKind::kFull)
+    return Error{path.string(), "holds an adapter, not the weights that it adapts",
+                 "merge it first: `fivefold convert RUN FOLDER --merge --base BASE`"};
   found.tokenizer = run.config.data.tokenizer;
   return found;
 }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "spec/account_bytes.h"
@@ -21,9 +22,18 @@ struct TokenSampling {
   uint64_t seed = 0;  // the n-th new token is a function of the logits, the seed and n
 };
 
+// What a low-rank adapter adds to a matrix: scale x B A.
+struct LowRankUpdate {
+  std::string weight;       // Hub name of the matrix
+  int64_t rank = 0;         // positive
+  double scale = 1;         // alpha / rank
+  std::vector<float> a, b;  // [rank, in], [out, rank]
+};
+
 struct GenerateRequest {
   ModelSpec model;
-  std::filesystem::path weights;  // folder of safetensors, or checkpoint
+  std::filesystem::path weights;         // folder of safetensors, or checkpoint
+  std::vector<LowRankUpdate> updates{};  // added to the weights
   DType compute = DType::kBFloat16;
   std::vector<int32_t> prompt;      // at least one id
   int64_t max_tokens = 0;           // new ones

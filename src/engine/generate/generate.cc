@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "engine/generate/decoder.h"
+#include "engine/generate/low_rank_source.h"
 #include "engine/generate/token_choice.h"
 #include "engine/session.h"
 
@@ -36,7 +37,10 @@ Result<GenerateResult> run_generation(const GenerateRequest& request) {
   const RankThread thread(ledger, result.threads);
   Stopwatch watch;
   const Inventory inventory = build_inventory(request.model);
-  FIVEFOLD_ASSIGN(const std::unique_ptr<ParameterSource> source, open_parameters(request.weights, inventory));
+  FIVEFOLD_ASSIGN(std::unique_ptr<ParameterSource> source, open_parameters(request.weights, inventory));
+  if (!request.updates.empty()) {
+    FIVEFOLD_ASSIGN(source, add_updates(std::move(source), request.updates, inventory));
+  }
   Decoder decoder(request.model, inventory,
                   {.compute = request.compute, .positions = prompt + request.max_tokens, .threads = result.threads});
   FIVEFOLD_TRY(decoder.load(*source));
