@@ -130,11 +130,15 @@ void activation_backward(Activation kind, T* x, T* dy, int64_t n, int num_thread
 
 template void swiglu_forward(const float*, float*, int64_t, int64_t, int);
 template void swiglu_forward(const BFloat16*, BFloat16*, int64_t, int64_t, int);
+template void swiglu_forward(const Float16*, Float16*, int64_t, int64_t, int);
 template void swiglu_backward(float*, float*, int64_t, int64_t, int);
 template void swiglu_backward(BFloat16*, BFloat16*, int64_t, int64_t, int);
+template void swiglu_backward(Float16*, Float16*, int64_t, int64_t, int);
 template void activation_forward(Activation, const float*, float*, int64_t, int);
 template void activation_forward(Activation, const BFloat16*, BFloat16*, int64_t, int);
+template void activation_forward(Activation, const Float16*, Float16*, int64_t, int);
 template void activation_backward(Activation, float*, float*, int64_t, int);
 template void activation_backward(Activation, BFloat16*, BFloat16*, int64_t, int);
+template void activation_backward(Activation, Float16*, Float16*, int64_t, int);
 
 }  // namespace fivefold::kernels

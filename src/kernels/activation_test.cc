@@ -116,7 +116,7 @@ TYPED_TEST(ActivationTest, SwigluMatchesTheDefinitionAndFiniteDifferences) {
 }
 
 TYPED_TEST(ActivationTest, HugeInputsGiveTheLimits) {
-  const std::vector<TypeParam> x = rounded<TypeParam>({-1e30, -200, 200});
+  const std::vector<TypeParam> x = rounded<TypeParam>({std::is_same_v<TypeParam, Float16> ? -65504 : -1e30, -200, 200});
   for (const Activation kind : kAll) {
     std::vector<TypeParam> y(3);
     std::vector<TypeParam> grad = x, dy = rounded<TypeParam>({1, 1, 1});

@@ -65,5 +65,9 @@ template <>
 void adamw_step(const AdamW<BFloat16, uint8_t>& a) {
   adamw8_step(a);
 }
+template <>
+void adamw_step(const AdamW<Float16, uint8_t>& a) {
+  adamw8_step(a);
+}
 
 }  // namespace fivefold::kernels

@@ -35,6 +35,7 @@ void column_sum(const T* x, int64_t rows, int64_t cols, GradTarget target, void*
 
 template void column_sum(const float*, int64_t, int64_t, GradTarget, void*, int);
 template void column_sum(const BFloat16*, int64_t, int64_t, GradTarget, void*, int);
+template void column_sum(const Float16*, int64_t, int64_t, GradTarget, void*, int);
 
 int64_t column_sum_scratch_bytes(int64_t rows, int64_t cols) {
   return div_ceil(rows, kBlockRows) * cols * int64_t{sizeof(float)};

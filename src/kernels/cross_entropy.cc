@@ -167,15 +167,20 @@ void split_cross_entropy_forward_backward(const CrossEntropy<T>& a, const SplitV
 
 template void cross_entropy_forward(const CrossEntropy<float>&);
 template void cross_entropy_forward(const CrossEntropy<BFloat16>&);
+template void cross_entropy_forward(const CrossEntropy<Float16>&);
 template void cross_entropy_forward_backward(const CrossEntropy<float>&, float);
 template void cross_entropy_forward_backward(const CrossEntropy<BFloat16>&, float);
+template void cross_entropy_forward_backward(const CrossEntropy<Float16>&, float);
 
 template void cross_entropy_statistics(const CrossEntropy<float>&, const SplitVocabulary&);
 template void cross_entropy_statistics(const CrossEntropy<BFloat16>&, const SplitVocabulary&);
+template void cross_entropy_statistics(const CrossEntropy<Float16>&, const SplitVocabulary&);
 template void split_cross_entropy_forward(const CrossEntropy<float>&, const SplitVocabulary&);
 template void split_cross_entropy_forward(const CrossEntropy<BFloat16>&, const SplitVocabulary&);
+template void split_cross_entropy_forward(const CrossEntropy<Float16>&, const SplitVocabulary&);
 template void split_cross_entropy_forward_backward(const CrossEntropy<float>&, const SplitVocabulary&, float);
 template void split_cross_entropy_forward_backward(const CrossEntropy<BFloat16>&, const SplitVocabulary&, float);
+template void split_cross_entropy_forward_backward(const CrossEntropy<Float16>&, const SplitVocabulary&, float);
 
 double sum_losses(const float* losses, int64_t rows) {
   double sum = 0;

@@ -45,6 +45,14 @@ void convert_all(const From* from, To* to, int64_t n, int num_threads) {
                  [&](int64_t, int64_t begin, int64_t end) { convert_range(from + begin, to + begin, end - begin); });
 }
 
+template <class From, class To>
+void convert_all_rows(const From* from, int64_t from_stride, To* to, int64_t to_stride, int64_t rows, int64_t cols,
+                      int num_threads) {
+  for_each_block(rows, independent_block_rows(cols), num_threads, [&](int64_t, int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) convert_range(from + r * from_stride, to + r * to_stride, cols);
+  });
+}
+
 template <class T>
 void add_all(const T* x, float* sum, int64_t n, int num_threads) {
   for_each_block(n, kBlockElements, num_threads,
@@ -69,13 +77,26 @@ int64_t count_all(const T* x, int64_t n, int num_threads) {
 }  // namespace
 
 void convert(const float* from, BFloat16* to, int64_t n, int num_threads) { convert_all(from, to, n, num_threads); }
+void convert(const float* from, Float16* to, int64_t n, int num_threads) { convert_all(from, to, n, num_threads); }
 void convert(const BFloat16* from, float* to, int64_t n, int num_threads) { convert_all(from, to, n, num_threads); }
+void convert(const Float16* from, float* to, int64_t n, int num_threads) { convert_all(from, to, n, num_threads); }
+
+void convert_rows(const Float16* from, int64_t from_stride, float* to, int64_t to_stride, int64_t rows, int64_t cols,
+                  int num_threads) {
+  convert_all_rows(from, from_stride, to, to_stride, rows, cols, num_threads);
+}
+void convert_rows(const float* from, int64_t from_stride, Float16* to, int64_t to_stride, int64_t rows, int64_t cols,
+                  int num_threads) {
+  convert_all_rows(from, from_stride, to, to_stride, rows, cols, num_threads);
+}
 
 void add_into(const BFloat16* x, float* sum, int64_t n, int num_threads) { add_all(x, sum, n, num_threads); }
+void add_into(const Float16* x, float* sum, int64_t n, int num_threads) { add_all(x, sum, n, num_threads); }
 void add_into(const float* x, float* sum, int64_t n, int num_threads) { add_all(x, sum, n, num_threads); }
 
 void scale(float* x, int64_t n, float factor, int num_threads) { scale_all(x, n, factor, num_threads); }
 void scale(BFloat16* x, int64_t n, float factor, int num_threads) { scale_all(x, n, factor, num_threads); }
+void scale(Float16* x, int64_t n, float factor, int num_threads) { scale_all(x, n, factor, num_threads); }
 
 void fill_zero(void* data, int64_t bytes, int num_threads) {
   for_each_block(bytes, 16 * kBlockElements, num_threads, [&](int64_t, int64_t begin, int64_t end) {
@@ -85,5 +106,6 @@ void fill_zero(void* data, int64_t bytes, int num_threads) {
 
 int64_t count_non_finite(const float* x, int64_t n, int num_threads) { return count_all(x, n, num_threads); }
 int64_t count_non_finite(const BFloat16* x, int64_t n, int num_threads) { return count_all(x, n, num_threads); }
+int64_t count_non_finite(const Float16* x, int64_t n, int num_threads) { return count_all(x, n, num_threads); }
 
 }  // namespace fivefold::kernels

@@ -140,8 +140,10 @@ void embedding_backward(const EmbeddingBackward<T>& a) {
 
 template void embedding_forward(const EmbeddingForward<float>&);
 template void embedding_forward(const EmbeddingForward<BFloat16>&);
+template void embedding_forward(const EmbeddingForward<Float16>&);
 template void embedding_backward(const EmbeddingBackward<float>&);
 template void embedding_backward(const EmbeddingBackward<BFloat16>&);
+template void embedding_backward(const EmbeddingBackward<Float16>&);
 
 int64_t embedding_backward_scratch_bytes(int64_t rows, int64_t table_rows) {
   return (table_rows + 1 + rows) * int64_t{sizeof(int32_t)};

@@ -13,6 +13,7 @@
 #include <functional>
 #include <random>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "kernels/element.h"
@@ -23,9 +24,14 @@ using Values = std::vector<double>;
 
 inline constexpr double kUnitF32 = 0x1p-24;
 template <class T>
-inline constexpr double kUnit = std::is_same_v<T, float> ? 0x1p-24 : 0x1p-8;
+inline constexpr double kUnit = std::is_same_v<T, float>      ? 0x1p-24
+                                : std::is_same_v<T, BFloat16> ? 0x1p-8
+                                                              : 0x1p-11;
+// Half the distance between the smallest numbers of the type.
+template <class T>
+inline constexpr double kSmallest = std::is_same_v<T, Float16> ? 0x1p-25 : 0x1p-126;
 
-using ElementTypes = ::testing::Types<float, BFloat16>;
+using ElementTypes = ::testing::Types<float, BFloat16, Float16>;
 
 struct Shape {
   int64_t rows;
@@ -75,7 +81,7 @@ void expect_within(const std::vector<T>& actual, const Values& expected, const V
   size_t worst_index = 0;
   for (size_t i = 0; i < actual.size(); ++i) {
     const double value = static_cast<double>(to_float(actual[i]));
-    const double bound = fp32_error[i] + kUnit<T> * (std::abs(expected[i]) + fp32_error[i]) + 0x1p-126;
+    const double bound = fp32_error[i] + kUnit<T> * (std::abs(expected[i]) + fp32_error[i]) + kSmallest<T>;
     const double share = std::abs(value - expected[i]) / bound;
     if (!(share <= worst)) {  // also a NaN
       worst = share;
@@ -109,12 +115,15 @@ inline Values gradient_by_differences(const Values& at, const std::function<doub
 class GradBuffer {
  public:
   GradBuffer(int64_t n, ElementType type, Accumulate mode)
-      : mode_(mode), type_(type), f32_(random_elements<float>(n, 77)), bf16_(random_elements<BFloat16>(n, 78)) {
-    before_ = type == ElementType::kFloat32 ? read(f32_) : read(bf16_);
+      : mode_(mode),
+        type_(type),
+        elements_(random_elements<float>(n, 77), random_elements<BFloat16>(n, 78), random_elements<Float16>(n, 79)) {
+    visit([&](const auto& elements) { before_ = read(elements); });
   }
   GradTarget target() {
-    void* data = type_ == ElementType::kFloat32 ? static_cast<void*>(f32_.data()) : static_cast<void*>(bf16_.data());
-    return {data, type_, mode_};
+    GradTarget target{nullptr, type_, mode_};
+    visit([&](auto& elements) { target.data = elements.data(); });
+    return target;
   }
   // Compares with `sum`, or with what was there before plus `sum`.
   void expect(Values sum, Values fp32_error, const std::string& what) const {
@@ -125,18 +134,22 @@ class GradBuffer {
       }
       fp32_error[i] += kUnitF32 * std::abs(sum[i]);
     }
-    if (type_ == ElementType::kFloat32) {
-      expect_within(f32_, sum, fp32_error, what);
-    } else {
-      expect_within(bf16_, sum, fp32_error, what);
-    }
+    visit([&](const auto& elements) { expect_within(elements, sum, fp32_error, what); });
   }
 
  private:
+  template <class F>
+  void visit(const F& f) {
+    visit_element(type_, [&]<class T>(std::type_identity<T>) { f(std::get<std::vector<T>>(elements_)); });
+  }
+  template <class F>
+  void visit(const F& f) const {
+    visit_element(type_, [&]<class T>(std::type_identity<T>) { f(std::get<std::vector<T>>(elements_)); });
+  }
+
   Accumulate mode_;
   ElementType type_;
-  std::vector<float> f32_;
-  std::vector<BFloat16> bf16_;
+  std::tuple<std::vector<float>, std::vector<BFloat16>, std::vector<Float16>> elements_;
   Values before_;
 };
 
@@ -144,10 +157,10 @@ struct TargetKind {
   ElementType type;
   Accumulate mode;
 };
-inline constexpr TargetKind kTargetKinds[] = {{ElementType::kFloat32, Accumulate::kOverwrite},
-                                              {ElementType::kFloat32, Accumulate::kAdd},
-                                              {ElementType::kBFloat16, Accumulate::kOverwrite},
-                                              {ElementType::kBFloat16, Accumulate::kAdd}};
+inline constexpr TargetKind kTargetKinds[] = {
+    {ElementType::kFloat32, Accumulate::kOverwrite},  {ElementType::kFloat32, Accumulate::kAdd},
+    {ElementType::kBFloat16, Accumulate::kOverwrite}, {ElementType::kBFloat16, Accumulate::kAdd},
+    {ElementType::kFloat16, Accumulate::kOverwrite},  {ElementType::kFloat16, Accumulate::kAdd}};
 
 // The bytes of some vectors, one after the other.
 template <class... Vectors>

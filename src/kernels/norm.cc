@@ -159,16 +159,22 @@ void layer_norm_backward(const NormBackward<T>& a) {
 
 template void rms_norm_forward(const NormForward<float>&);
 template void rms_norm_forward(const NormForward<BFloat16>&);
+template void rms_norm_forward(const NormForward<Float16>&);
 template void layer_norm_forward(const NormForward<float>&);
 template void layer_norm_forward(const NormForward<BFloat16>&);
+template void layer_norm_forward(const NormForward<Float16>&);
 template void rms_norm_reemit(const NormForward<float>&);
 template void rms_norm_reemit(const NormForward<BFloat16>&);
+template void rms_norm_reemit(const NormForward<Float16>&);
 template void layer_norm_reemit(const NormForward<float>&);
 template void layer_norm_reemit(const NormForward<BFloat16>&);
+template void layer_norm_reemit(const NormForward<Float16>&);
 template void rms_norm_backward(const NormBackward<float>&);
 template void rms_norm_backward(const NormBackward<BFloat16>&);
+template void rms_norm_backward(const NormBackward<Float16>&);
 template void layer_norm_backward(const NormBackward<float>&);
 template void layer_norm_backward(const NormBackward<BFloat16>&);
+template void layer_norm_backward(const NormBackward<Float16>&);
 
 int64_t rms_norm_backward_scratch_bytes(int64_t rows, int64_t cols) {
   return div_ceil(rows, kBlockRows) * cols * int64_t{sizeof(float)};

@@ -98,11 +98,15 @@ double sum_of_squares(const T* x, int64_t n, void* scratch, int num_threads) {
 template void adamw_step(const AdamW<float, float>&);
 template void adamw_step(const AdamW<float, BFloat16>&);
 template void adamw_step(const AdamW<BFloat16, float>&);
+template void adamw_step(const AdamW<Float16, float>&);
 template void adamw_step(const AdamW<BFloat16, BFloat16>&);
+template void adamw_step(const AdamW<Float16, BFloat16>&);
 template void sgd_step(const Sgd<float>&);
 template void sgd_step(const Sgd<BFloat16>&);
+template void sgd_step(const Sgd<Float16>&);
 template double sum_of_squares(const float*, int64_t, void*, int);
 template double sum_of_squares(const BFloat16*, int64_t, void*, int);
+template double sum_of_squares(const Float16*, int64_t, void*, int);
 
 int64_t sum_of_squares_scratch_bytes(int64_t n) { return div_ceil(n, kSquaresBlock) * int64_t{sizeof(double)}; }
 

@@ -1,13 +1,13 @@
 // Optimizer steps over flat ranges. Every element depends on itself only, so a range may be cut anywhere.
 //
-// G is the gradient's element, float or BFloat16. S is that of AdamW's states: float, BFloat16 or uint8_t. The
+// G is the gradient's element, of any type. S is that of AdamW's states: float, BFloat16 or uint8_t. The
 // arithmetic is in fp32 and that of torch.optim.AdamW and torch.optim.SGD (decoupled decay first, bias corrections in
 // fp64).
 //
 // Note [Weights of an optimizer step]
 // `param` holds the fp32 (master) weights; `param_bf16`, where given, is a working copy that is written. Without
 // `param` the bf16 weights are all there is: they are read, and the result is rounded stochastically with the bits of
-// `rounding` (stochastic_rounding.h).
+// `rounding` (stochastic_rounding.h). A working copy in fp16 is the caller's to convert.
 //
 // Note [States in 16 bits]
 // New moments are computed in fp32, used so, and stored rounded to nearest. A state in bf16 has 8 bits of significand:
@@ -61,6 +61,8 @@ template <>
 void adamw_step(const AdamW<float, uint8_t>&);  // adam8bit.cc
 template <>
 void adamw_step(const AdamW<BFloat16, uint8_t>&);
+template <>
+void adamw_step(const AdamW<Float16, uint8_t>&);
 
 template <class G>
 struct Sgd {

@@ -96,8 +96,10 @@ void qk_norm_backward(const QkNormBackward<T>& a) {
 
 template void qk_norm_forward(const QkNormForward<float>&);
 template void qk_norm_forward(const QkNormForward<BFloat16>&);
+template void qk_norm_forward(const QkNormForward<Float16>&);
 template void qk_norm_backward(const QkNormBackward<float>&);
 template void qk_norm_backward(const QkNormBackward<BFloat16>&);
+template void qk_norm_backward(const QkNormBackward<Float16>&);
 
 int64_t qk_norm_backward_scratch_bytes(int64_t rows, int64_t head_dim) {
   return div_ceil(rows, kQkBlockRows) * 2 * head_dim * int64_t{sizeof(float)};

@@ -40,5 +40,6 @@ void rope(const Rope<T>& a) {
 
 template void rope(const Rope<float>&);
 template void rope(const Rope<BFloat16>&);
+template void rope(const Rope<Float16>&);
 
 }  // namespace fivefold::kernels
