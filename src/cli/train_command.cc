@@ -100,9 +100,10 @@ Status report_run(const std::filesystem::path& directory, const CommonOptions& o
 
 void report_step(const TrainProgress& step, int64_t every) {
   if (step.step % every != 0 && step.step != step.total_steps) return;
-  log_info(fmt::format("step {:>{}}/{}  loss {:.4f}  gradient norm {:.3f}  rate {:.2e}  {:.0f} tokens/s{}", step.step,
+  const std::string scale = step.loss_scale > 0 ? fmt::format("  loss scale {:g}", step.loss_scale) : "";
+  log_info(fmt::format("step {:>{}}/{}  loss {:.4f}  gradient norm {:.3f}  rate {:.2e}{}  {:.0f} tokens/s{}", step.step,
                        std::to_string(step.total_steps).size(), step.total_steps, step.loss, step.grad_norm,
-                       step.learning_rate, step.tokens_per_s, step.updated ? "" : "  (no update)"));
+                       step.learning_rate, scale, step.tokens_per_s, step.updated ? "" : "  (no update)"));
 }
 
 TrainRequest train_request(const LoadedRun& run, const std::string& model_config, const HardwareSpec& hardware,

@@ -80,6 +80,7 @@ struct TrainProgress {
   double seconds = 0;       // of the step
   double tokens_per_s = 0;  // of the step, all ranks
   bool updated = true;
+  double loss_scale = 0;  // fp16: that the step used; 0: none
 };
 
 struct TrainRequest {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <numeric>
 
 #include "base/integer.h"
@@ -119,7 +120,14 @@ double TrainingExecutor::head_loss(const Instruction& instruction, float scale) 
   return run(instruction.unit, instruction.microbatch).loss(output, scale, instruction.accumulate && !overwrites);
 }
 
-void TrainingExecutor::loss(const Instruction& instruction) { loss_sum_ += head_loss(instruction, loss_scale_); }
+void TrainingExecutor::set_loss_scale(float scale) {
+  FIVEFOLD_CHECK(scale > 0);
+  loss_scale_ = scale;
+}
+
+void TrainingExecutor::loss(const Instruction& instruction) {
+  loss_sum_ += head_loss(instruction, loss_scale_ * token_weight_);
+}
 
 void TrainingExecutor::backward(const Instruction& instruction) {
   const bool accumulate = instruction.accumulate && !options_.sharding.transient_grads();
@@ -156,13 +164,12 @@ void TrainingExecutor::free_sent(const Instruction& wait_send) {
 void TrainingExecutor::accumulate_grads(int unit, bool accumulate) {
   UnitBuffers& unit_buffers = buffers(unit);
   const at::Tensor& transient = unit_buffers.transient_grads();
-  const auto* from = elements<kernels::BFloat16>(transient);
   float* to = elements<float>(unit_buffers.grads());
-  if (accumulate) {
-    kernels::add_into(from, to, transient.numel(), context_.threads);
-  } else {
-    kernels::convert(from, to, transient.numel(), context_.threads);
-  }
+  visit_half(transient, [&]<class T>(std::type_identity<T>) {
+    const T* from = elements<T>(transient);
+    accumulate ? kernels::add_into(from, to, transient.numel(), context_.threads)
+               : kernels::convert(from, to, transient.numel(), context_.threads);
+  });
   unit_buffers.free_transient_grads();
 }
 
@@ -189,24 +196,31 @@ int64_t TrainingExecutor::local_valid_tokens() const {
 
 void TrainingExecutor::set_global_valid_tokens(int64_t tokens) {
   // Without any valid token every row of the loss's gradient is zero whatever the scale.
-  loss_scale_ = static_cast<float>(1.0 / static_cast<double>(std::max<int64_t>(tokens, 1)));
+  token_weight_ = static_cast<float>(1.0 / static_cast<double>(std::max<int64_t>(tokens, 1)));
 }
 
+// What another rank counts takes no part in the sum, but a NaN or infinity in it must stop the update as well.
 double TrainingExecutor::local_squared_grad_norm() {
   double sum = 0;
   for (size_t unit = 0; unit < buffers_.size(); ++unit) {
-    if (counted_[unit].empty()) continue;
+    if (buffers_[unit] == nullptr) continue;
     const at::Tensor grads = buffers_[unit]->grads_shard();
     const at::Tensor scratch =
         allocate(Account::kWorkspace, {kernels::sum_of_squares_scratch_bytes(grads.numel())}, DType::kUint8);
-    for (const PartialRange& range : counted_[unit]) {
-      visit_dtype(grads, [&]<class T>(std::type_identity<T>) {
-        sum += kernels::sum_of_squares(elements<T>(grads) + range.begin, range.end - range.begin, scratch.data_ptr(),
+    visit_dtype(grads, [&]<class T>(std::type_identity<T>) {
+      const T* values = elements<T>(grads);
+      int64_t done = 0, non_finite = 0;
+      for (const PartialRange& range : counted_[unit]) {
+        non_finite += kernels::count_non_finite(values + done, range.begin - done, context_.threads);
+        sum += kernels::sum_of_squares(values + range.begin, range.end - range.begin, scratch.data_ptr(),
                                        context_.threads);
-      });
-    }
+        done = range.end;
+      }
+      non_finite += kernels::count_non_finite(values + done, grads.numel() - done, context_.threads);
+      if (non_finite > 0) sum = std::numeric_limits<double>::quiet_NaN();
+    });
   }
-  return sum;
+  return sum / (static_cast<double>(loss_scale_) * loss_scale_);
 }
 
 // The part of ranges of a unit's buffer that lies in this rank's shard, counted from the shard's first element.

@@ -57,6 +57,10 @@ class TrainingExecutor final : public StageExecutor {
   // `segments`: of each, under context parallelism.
   void load_step(const std::vector<MicrobatchTokens>& microbatches, std::vector<ContextSegments> segments = {});
   void set_learning_rate(double rate, int64_t update) { learning_rate_ = rate, update_ = update; }
+  // Factor of the loss's gradient, and so of all gradient buffers, in the steps that follow; norm and optimizer take it
+  // out again. REQUIRES: positive.
+  void set_loss_scale(float scale);
+  float loss_scale() const { return loss_scale_; }
   // Evaluation: sum of losses and number of valid tokens of microbatch 0 since load_step.
   double loss_sum() const { return loss_sum_; }
 
@@ -118,7 +122,8 @@ class TrainingExecutor final : public StageExecutor {
   std::vector<Microbatch> microbatches_;
   at::Tensor partial_grads_;  // between pack and unpack
   double loss_sum_ = 0;
-  float loss_scale_ = 1;  // 1 / valid tokens of the global batch
+  float loss_scale_ = 1;    // fp16
+  float token_weight_ = 1;  // of a token in the loss: 1 / valid tokens of the global batch
   float clip_factor_ = 1;
   double learning_rate_ = 0;
   int64_t update_ = 0;  // number of this optimizer step, from 1

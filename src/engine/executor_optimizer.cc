@@ -3,6 +3,7 @@
 
 #include "base/philox.h"
 #include "engine/executor.h"
+#include "kernels/elementwise.h"
 #include "kernels/optimizer.h"
 
 namespace fivefold {
@@ -27,6 +28,10 @@ void TrainingExecutor::optimizer_step(int unit) {
       if (unit_buffers.unit().parameters[static_cast<size_t>(p)].trained())
         update_parameter(unit_buffers, p, elements<G>(grads));
   });
+  if (context_.compute != DType::kFloat16) return;
+  const at::Tensor working = unit_buffers.params_shard();
+  kernels::convert(elements<float>(unit_buffers.master_shard()), elements<kernels::Float16>(working), working.numel(),
+                   context_.threads);
 }
 
 // What the shard holds of one parameter. `grads`: of the whole shard.
@@ -40,7 +45,7 @@ void TrainingExecutor::update_parameter(UnitBuffers& unit_buffers, int parameter
   if (n == 0) return;
   float* const weights = policy.has_fp32_weights() ? elements<float>(unit_buffers.master_shard()) + at : nullptr;
   kernels::BFloat16* const working =
-      policy.compute == DType::kFloat32 ? nullptr : elements<kernels::BFloat16>(unit_buffers.params_shard()) + at;
+      policy.compute == DType::kBFloat16 ? elements<kernels::BFloat16>(unit_buffers.params_shard()) + at : nullptr;
   std::vector<kernels::StreamRun> runs;
   kernels::RoundingBits rounding;
   if (weights == nullptr) {
@@ -58,7 +63,7 @@ void TrainingExecutor::update_parameter(UnitBuffers& unit_buffers, int parameter
                                       .grad = grads + at,
                                       .param_bf16 = working,
                                       .n = n,
-                                      .grad_scale = clip_factor_,
+                                      .grad_scale = clip_factor_ / loss_scale_,
                                       .lr = learning_rate_,
                                       .momentum = config.momentum,
                                       .weight_decay = decay,
@@ -73,7 +78,7 @@ void TrainingExecutor::update_parameter(UnitBuffers& unit_buffers, int parameter
                                              .grad = grads + at,
                                              .param_bf16 = working,
                                              .n = n,
-                                             .grad_scale = clip_factor_,
+                                             .grad_scale = clip_factor_ / loss_scale_,
                                              .lr = learning_rate_,
                                              .beta1 = config.betas[0],
                                              .beta2 = config.betas[1],

@@ -103,7 +103,9 @@ void TrainingExecutor::set_local(int unit, int parameter, std::span<const float>
   if (context_.compute == DType::kFloat32) {
     std::copy(source, source + (to - from), elements<float>(working) + (offset + from));
   } else {
-    kernels::convert(source, elements<kernels::BFloat16>(working) + (offset + from), to - from, context_.threads);
+    visit_half(working, [&]<class T>(std::type_identity<T>) {
+      kernels::convert(source, elements<T>(working) + (offset + from), to - from, context_.threads);
+    });
   }
 }
 
@@ -111,9 +113,10 @@ void TrainingExecutor::refresh_working_weights() {
   if (!options_.sharding.has_master()) return;
   for (const auto& unit_buffers : buffers_) {
     if (unit_buffers == nullptr || !unit_buffers->trained()) continue;
-    const at::Tensor master = unit_buffers->master_shard();
-    kernels::convert(elements<float>(master), elements<kernels::BFloat16>(unit_buffers->params_shard()), master.numel(),
-                     context_.threads);
+    const at::Tensor master = unit_buffers->master_shard(), working = unit_buffers->params_shard();
+    visit_half(working, [&]<class T>(std::type_identity<T>) {
+      kernels::convert(elements<float>(master), elements<T>(working), master.numel(), context_.threads);
+    });
   }
 }
 

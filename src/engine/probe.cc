@@ -2,6 +2,7 @@
 
 #include <xxhash.h>
 
+#include <cmath>
 #include <mutex>
 #include <optional>
 
@@ -80,7 +81,11 @@ class RankProbe {
 
     communicator.barrier(communicator.world(), Purpose::kControl);
     if (request_.log_allocations) ledger.start_log();
-    const StepOutcome first = session.step(microbatches, 0, 0, [](double, double) { return false; });
+    StepOutcome first = session.step(microbatches, 0, 0, [](double, double) { return false; });
+    // As training would go on: with half the scale until nothing overflows.
+    while (session.loss_scaler() != nullptr && !std::isfinite(first.grad_norm) && std::isfinite(first.loss) &&
+           session.loss_scaler()->scale() >= 1)
+      first = session.step(microbatches, 0, 0, [](double, double) { return false; });
     if (request_.log_allocations)
       for (const AllocationEvent& event : ledger.stop_log())
         result_.memory[rank].log.push_back({event.allocate, {event.account, event.bytes}});

@@ -110,6 +110,7 @@ void RankRecorder::end_step(int64_t step, const StepOutcome& outcome, double lea
   line.loss = outcome.loss;
   line.grad_norm = outcome.grad_norm;
   line.lr = learning_rate;
+  line.loss_scale = outcome.loss_scale;
   line.tokens = batch.global * batch.sequence;
   line.valid_tokens = outcome.valid_tokens;
   line.samples_consumed = samples_consumed;

@@ -28,17 +28,17 @@ std::span<const std::byte> bytes_of(const at::Tensor& tensor) {
   return {static_cast<const std::byte*>(tensor.data_ptr()), static_cast<size_t>(tensor.nbytes())};
 }
 
-// Of the working weights that follow from fp32 master weights.
+// Of the working weights, elements T, that follow from fp32 master weights.
+template <class T>
 uint64_t hash_rounded(const at::Tensor& master) {
   constexpr int64_t kPortion = int64_t{1} << 14;
-  std::array<kernels::BFloat16, kPortion> rounded;
+  std::array<T, kPortion> rounded;
   const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(), &XXH3_freeState);
   XXH3_64bits_reset(state.get());
   const float* values = elements<float>(master);
   for (int64_t begin = 0; begin < master.numel(); begin += kPortion) {
     const int64_t count = std::min(kPortion, master.numel() - begin);
-    for (int64_t i = 0; i < count; ++i)
-      rounded[static_cast<size_t>(i)] = kernels::from_float<kernels::BFloat16>(values[begin + i]);
+    for (int64_t i = 0; i < count; ++i) rounded[static_cast<size_t>(i)] = kernels::from_float<T>(values[begin + i]);
     XXH3_64bits_update(state.get(), rounded.data(), static_cast<size_t>(count) * sizeof rounded[0]);
   }
   return XXH3_64bits_digest(state.get());
@@ -106,7 +106,11 @@ class ReplicaCheck {
       const auto bytes = bytes_of(buffers(unit).params());
       const size_t size = bytes.size() / parts;
       for (size_t part = 0; part < parts; ++part) mine.push_back(hash_of(bytes.subspan(part * size, size)));
-      mine.push_back(policy_.has_master() ? hash_rounded(buffers(unit).master_shard()) : 0);
+      mine.push_back(policy_.has_master() ? visit_half(buffers(unit).params(),
+                                                       [&]<class T>(std::type_identity<T>) {
+                                                         return hash_rounded<T>(buffers(unit).master_shard());
+                                                       })
+                                          : 0);
     }
     const auto rows = gather_numbers(session_.communicator(), groups_.data, std::move(mine));
     for (size_t u = 0; u < units_.size(); ++u) {

@@ -6,6 +6,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <thread>
 
@@ -106,14 +107,19 @@ RankSession::RankSession(const ModelSpec& model, const Inventory& inventory, con
       evaluation_(evaluation_program(part_.inventory, config, part_.stages, communicator.rank())),
       executor_(part_.model, part_.inventory, executor_options(config, part_, groups_.shard.rank()),
                 tensor_ ? &*tensor_ : nullptr, context_ ? &*context_ : nullptr),
-      interpreter_(communicator, groups_, sharding_policy(config), executor_) {}
+      interpreter_(communicator, groups_, sharding_policy(config), executor_),
+      scaler_(config.compute == DType::kFloat16
+                  ? std::optional<LossScaler>(std::in_place, static_cast<float>(config.config.precision.loss_scale),
+                                              config.config.precision.loss_scale_growth_every)
+                  : std::nullopt) {}
 
 StepOutcome RankSession::step(const std::vector<MicrobatchTokens>& microbatches, double learning_rate, int64_t update,
                               const std::function<bool(double, double)>& accept, bool request_stop) {
   FIVEFOLD_CHECK(static_cast<int64_t>(microbatches.size()) == config_.num_microbatches);
   load(microbatches);
   executor_.set_learning_rate(learning_rate, update);
-  const StepOutcome outcome = interpreter_.run_step(program_, accept, request_stop);
+  const StepOutcome outcome = scaler_ ? run_scaled_step(accept, request_stop)
+                                      : interpreter_.run_step(program_, accept, request_stop);
   if (Fp8History* history = executor_.fp8_history(); history != nullptr) {
     const std::span<float> current = history->current();
     communicator_.all_reduce(communicator_.world(),
@@ -121,6 +127,22 @@ StepOutcome RankSession::step(const std::vector<MicrobatchTokens>& microbatches,
                              Reduction::kMax, Purpose::kScales);
     history->end_step();
   }
+  return outcome;
+}
+
+// fp16: the loss's gradient is multiplied by the scale, which an overflow anywhere halves.
+StepOutcome RankSession::run_scaled_step(const std::function<bool(double, double)>& accept, bool request_stop) {
+  executor_.set_loss_scale(scaler_->scale());
+  bool finite = true;
+  StepOutcome outcome = interpreter_.run_step(
+      program_,
+      [&](double loss, double norm) {
+        finite = std::isfinite(loss) && std::isfinite(norm);
+        return finite && (!accept || accept(loss, norm));
+      },
+      request_stop);
+  outcome.loss_scale = executor_.loss_scale();
+  if (outcome.valid_tokens > 0) scaler_->update(!finite);
   return outcome;
 }
 
@@ -166,8 +188,12 @@ std::vector<float> RankSession::gather_shards(int unit, State state) {
   if (dtype == DType::kFloat32) {
     std::memcpy(values.data(), full.data_ptr(), full.nbytes());
   } else {
-    kernels::convert(elements<kernels::BFloat16>(full), values.data(), full.numel(), executor_.options().threads);
+    visit_half(full, [&]<class T>(std::type_identity<T>) {
+      kernels::convert(elements<T>(full), values.data(), full.numel(), executor_.options().threads);
+    });
   }
+  if (state == State::kGrads && scaler_)
+    kernels::scale(values.data(), full.numel(), 1 / executor_.loss_scale(), executor_.options().threads);
   return values;
 }
 

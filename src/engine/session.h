@@ -9,6 +9,7 @@
 #include "engine/engine_api.h"
 #include "engine/executor.h"
 #include "runtime/interpreter.h"
+#include "runtime/loss_scaler.h"
 #include "schedule/run_program.h"
 #include "spec/rank_grid.h"
 #include "spec/rank_part.h"
@@ -36,7 +37,8 @@ class RankSession {
   RankSession(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config,
               Communicator& communicator);
 
-  // One optimizer step over this rank's microbatches.
+  // One optimizer step over this rank's microbatches. In fp16 under the loss scale, which follows from the outcome: a
+  // step whose loss or gradients are not finite, on whatever rank, changes nothing else.
   StepOutcome step(const std::vector<MicrobatchTokens>& microbatches, double learning_rate, int64_t update,
                    const std::function<bool(double, double)>& accept = nullptr, bool request_stop = false);
   // Gives the executor the microbatches of a step, with rows as long as the layout needs them.
@@ -49,7 +51,8 @@ class RankSession {
   Evaluation evaluate(const MicrobatchTokens& tokens);
 
   // A unit's state in full, as fp32, in the layout of the whole inventory's unit, [padded_numel]: gathered over the
-  // shard group and the tensor group; of what is trained. Collective: every rank calls it.
+  // shard group and the tensor group; of what is trained, gradients without the loss scale. Collective: every rank
+  // calls it.
   enum class State : uint8_t { kMaster, kGrads, kMoment1, kMoment2 };
   std::vector<float> gather(int unit, State state);
 
@@ -61,12 +64,15 @@ class RankSession {
   const Program& program() const { return program_; }
   const Interpreter::Groups& groups() const { return groups_; }
   const ResolvedConfig& config() const { return config_; }
+  // Of fp16 training; null: none. The same on every rank.
+  LossScaler* loss_scaler() { return scaler_ ? &*scaler_ : nullptr; }
   const Coordinates& coordinates() const { return coordinates_; }
   // Position among the ranks that share the global batch: ranks of a tensor or context group and of a pipeline take the
   // same rows of it.
   int data_rank() const { return coordinates_.dp; }
 
  private:
+  StepOutcome run_scaled_step(const std::function<bool(double, double)>& accept, bool request_stop);
   std::vector<float> gather_shards(int unit, State state);
   std::vector<float> gather_stage(int unit, State state);
 
@@ -83,6 +89,7 @@ class RankSession {
   Program program_, evaluation_;
   TrainingExecutor executor_;
   Interpreter interpreter_;
+  std::optional<LossScaler> scaler_;
 };
 
 // Rows of a global batch that this rank takes as its microbatches (data/sampling.h's BatchLayout order).

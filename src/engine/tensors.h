@@ -47,14 +47,31 @@ inline at::Tensor allocate(Account account, at::IntArrayRef sizes, DType dtype) 
 }
 
 inline kernels::ElementType element_type(const at::Tensor& tensor) {
-  FIVEFOLD_CHECK(tensor.scalar_type() == at::kFloat || tensor.scalar_type() == at::kBFloat16);
-  return tensor.scalar_type() == at::kFloat ? kernels::ElementType::kFloat32 : kernels::ElementType::kBFloat16;
+  switch (tensor.scalar_type()) {
+    case at::kFloat:
+      return kernels::ElementType::kFloat32;
+    case at::kBFloat16:
+      return kernels::ElementType::kBFloat16;
+    case at::kHalf:
+      return kernels::ElementType::kFloat16;
+    default:
+      FIVEFOLD_CHECK(false, "a tensor of a type that no kernel takes");
+  }
 }
 
 // Calls f with std::type_identity of the element type of `tensor`.
 template <class F>
 decltype(auto) visit_dtype(const at::Tensor& tensor, F&& f) {
   return kernels::visit_element(element_type(tensor), std::forward<F>(f));
+}
+
+// The same for a tensor whose elements have 16 bits.
+template <class F>
+decltype(auto) visit_half(const at::Tensor& tensor, F&& f) {
+  const kernels::ElementType type = element_type(tensor);
+  FIVEFOLD_CHECK(type != kernels::ElementType::kFloat32);
+  return type == kernels::ElementType::kBFloat16 ? f(std::type_identity<kernels::BFloat16>{})
+                                                 : f(std::type_identity<kernels::Float16>{});
 }
 
 // The tensor's elements as T; null for an undefined tensor. REQUIRES: T has the size of the tensor's elements.
@@ -71,6 +88,8 @@ inline DType dtype_of(const at::Tensor& tensor) {
       return DType::kFloat32;
     case at::kBFloat16:
       return DType::kBFloat16;
+    case at::kHalf:
+      return DType::kFloat16;
     case at::kDouble:
       return DType::kFloat64;
     default:

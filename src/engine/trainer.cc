@@ -1,6 +1,7 @@
 #include "engine/trainer.h"
 
 #include <c10/core/InferenceMode.h>
+#include <fmt/format.h>
 
 #include <cmath>
 #include <memory>
@@ -135,6 +136,8 @@ class RankTrainer {
       restore_checkpoint(session_, reader, Restore::kEverything);
       state_ = preparation_.resumed;
       updates_ = std::stoll(state_.generator_state);
+      if (session_.loss_scaler() != nullptr && state_.loss_scale > 0)
+        session_.loss_scaler()->restore(static_cast<float>(state_.loss_scale), state_.loss_scale_steps);
     }
     state_.seed = static_cast<uint64_t>(config_.run.seed);
     if (root()) result_.first_step = state_.step;
@@ -186,6 +189,7 @@ class RankTrainer {
     recorder_.end_step(state_.step, outcome, rate, state_.samples_consumed);
     if (outcome.updated) {
       ++updates_;
+      overflows_.after_update();
     } else {
       explain_missing_update(outcome, microbatches);
     }
@@ -199,11 +203,11 @@ class RankTrainer {
     if (!request_.on_step) return;
     const double tokens = static_cast<double>(config_.batch.global * config_.batch.sequence);
     request_.on_step({state_.step, config_.run.steps, outcome.loss, outcome.grad_norm, rate, outcome.seconds,
-                      tokens / outcome.seconds, outcome.updated});
+                      tokens / outcome.seconds, outcome.updated, outcome.loss_scale});
   }
 
-  // A batch without valid tokens is skipped; a loss or gradient that is not finite ends the run, after every rank has
-  // written down where it was first seen.
+  // A batch without valid tokens is skipped, and in fp16 a step that overflowed; elsewhere a loss or gradient that is
+  // not finite ends the run, after every rank has written down where it was first seen.
   void explain_missing_update(const StepOutcome& outcome, const std::vector<MicrobatchTokens>& microbatches) {
     const bool finite = std::isfinite(outcome.loss) && std::isfinite(outcome.grad_norm);
     const std::string step = "step " + std::to_string(state_.step);
@@ -212,10 +216,34 @@ class RankTrainer {
                                            step + " has no valid token: nothing was updated"});
       return;
     }
+    if (skip_overflow(outcome, step)) return;
     const std::string text = step + ": loss " + std::to_string(outcome.loss) + ", gradient norm " +
                              std::to_string(outcome.grad_norm) + ": " + explain_non_finite(session_, microbatches);
     recorder_.writer().write(EventRecord{EventKind::kNonFinite, state_.step, recorder_.seconds(), text});
     throw std::runtime_error(text + "; the weights are those before this step, the last checkpoint is whole");
+  }
+
+  // In fp16: whether the run goes on with a smaller loss scale.
+  bool skip_overflow(const StepOutcome& outcome, const std::string& step) {
+    if (session_.loss_scaler() == nullptr) return false;
+    const float used = static_cast<float>(outcome.loss_scale), next = session_.loss_scaler()->scale();
+    const OverflowWatch::Verdict verdict = overflows_.after_overflow(std::isfinite(outcome.loss), used, next);
+    if (verdict == OverflowWatch::Verdict::kEnd) return false;
+    const auto record = [&](EventKind kind, const std::string& text) {
+      recorder_.writer().write(EventRecord{kind, state_.step, recorder_.seconds(), text});
+      return text;
+    };
+    record(EventKind::kSkippedStep, fmt::format("{}: loss {}, gradients are not finite at loss scale {:g}: nothing was "
+                                                "updated, the scale is {:g} from here on",
+                                                step, outcome.loss, used, next));
+    if (verdict == OverflowWatch::Verdict::kSkip) return true;
+    const std::string warning = record(
+        EventKind::kLossScaleLow,
+        fmt::format(
+            "{}: the loss scale fell to {:g}: gradients overflow fp16 as they are (use precision.compute = bf16)", step,
+            next));
+    if (root() && request_.on_message) request_.on_message(warning);
+    return true;
   }
 
   // Before a checkpoint is written, so that it holds what all replicas agree on.
@@ -249,6 +277,9 @@ class RankTrainer {
     const double begin = recorder_.seconds();
     state_.generator_state = std::to_string(updates_);
     state_.configuration = to_toml(config_);
+    const LossScaler* scaler = session_.loss_scaler();
+    state_.loss_scale = scaler == nullptr ? 0 : static_cast<double>(scaler->scale());
+    state_.loss_scale_steps = scaler == nullptr ? 0 : scaler->growth_tracker();
     const int64_t bytes = save_checkpoint(session_, writer_, state_);
     const std::filesystem::path path = request_.run_directory / "checkpoints" / ("step-" + std::to_string(state_.step));
     recorder_.writer().write(CheckpointRecord{state_.step, begin, recorder_.seconds() - begin, bytes, path.string()});
@@ -283,6 +314,7 @@ class RankTrainer {
   CheckpointWriter writer_;
   RunState state_;
   int64_t updates_ = 0;  // optimizer steps applied: skipped ones do not count
+  OverflowWatch overflows_;
 };
 
 }  // namespace

@@ -44,12 +44,22 @@ double thread_scale(const Point& point, const RankPlacement& placement) {
   return static_cast<double>(placement.threads) / static_cast<double>(point.threads);
 }
 
+// The types whose measurements stand for those of `compute`. `calibrate` measures fp32 and bf16 on a CPU. There fp16 is
+// multiplied in fp32, in attention too, and moves as many bytes as bf16.
+template <typename Point>
+DType measured_type(const std::vector<Point>& points, DType compute, DType substitute) {
+  const bool measured =
+      std::any_of(points.begin(), points.end(), [compute](const Point& point) { return point.dtype == compute; });
+  return measured || compute != DType::kFloat16 ? compute : substitute;
+}
+
 }  // namespace
 
 Rates::Rates(const HardwareSpec& hardware, DType compute, const RankPlacement& placement)
     : hardware_(hardware), compute_(compute), placement_(placement) {
+  const DType multiplied = measured_type(hardware.device.gemm.points, compute, DType::kFloat32);
   gemm_points_ = nearest_points(hardware.device.gemm.points, placement,
-                                [compute](const GemmPoint& point) { return point.dtype == compute; });
+                                [multiplied](const GemmPoint& point) { return point.dtype == multiplied; });
 }
 
 // Share of the device's published rates that a rank has.
@@ -101,9 +111,11 @@ double Rates::operation_seconds(OperationKind kind, Pass pass, const OperationWo
   double seconds = 0;
   for (const Gemm& gemm : work.gemms) seconds += gemm_seconds(gemm);
   if (work.flops == 0 && work.bytes == 0) return seconds;
+  const DType type = measured_type(hardware_.device.operations.points, compute_,
+                                   kind == OperationKind::kAttention ? DType::kFloat32 : DType::kBFloat16);
   const std::vector<OperationPoint> points =
       nearest_points(hardware_.device.operations.points, placement_, [&](const OperationPoint& point) {
-        return point.operation == kind && point.pass == pass && point.dtype == compute_;
+        return point.operation == kind && point.pass == pass && point.dtype == type;
       });
   if (!points.empty()) {
     const double scale = thread_scale(points[0], placement_);
@@ -119,9 +131,10 @@ double Rates::operation_seconds(OperationKind kind, Pass pass, const OperationWo
 }
 
 double Rates::stream_seconds(StreamKind stream, double bytes) const {
+  const DType type = measured_type(hardware_.device.streams.points, compute_, DType::kBFloat16);
   const std::vector<StreamPoint> points =
       nearest_points(hardware_.device.streams.points, placement_,
-                     [&](const StreamPoint& point) { return point.stream == stream && point.dtype == compute_; });
+                     [&](const StreamPoint& point) { return point.stream == stream && point.dtype == type; });
   if (!points.empty()) return bytes / (points[0].bytes_per_s * thread_scale(points[0], placement_));
   if (stream == StreamKind::kOptimizer && hardware_.device.optimizer_bytes_per_s.known())
     return bytes / (hardware_.device.optimizer_bytes_per_s.value * device_share());

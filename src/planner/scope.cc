@@ -34,10 +34,8 @@ std::vector<Error> planner_scope(const ModelSpec& model, const RunConfig& config
   if (parallel.cp > 1 && !std::all_of(model.layers.begin(), model.layers.end(), splits))
     refuse("parallel.cp", fmt::format("cp = {} of layers other than attention and a dense MLP", parallel.cp), "cp = 1");
   const PrecisionConfig& precision = config.precision;
-  if (precision.compute == ComputeKind::kFp16)
-    refuse("precision.compute", to_string(precision.compute), "compute = bf16, fp8 or fp32");
-  else if (precision.compute != ComputeKind::kFp32 && precision.params == DType::kFloat32)
-    refuse("precision.params", "fp32 under bf16 compute", "params = auto");
+  if (precision.compute != ComputeKind::kFp32 && precision.params == DType::kFloat32)
+    refuse("precision.params", fmt::format("fp32 under {} compute", to_string(precision.compute)), "params = auto");
   return errors;
 }
 

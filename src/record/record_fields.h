@@ -1,8 +1,8 @@
 // The keys of every line of the run record, each named once for writing and for reading. A visitor is called as
 // visit(key, field), for integers not negative; visit.seconds(key, field) for times, which are finite and not negative;
 // visit.moment(key, field) for times that may be negative; visit.index(key, field) where -1 stands for none, and
-// visit.optional(key, field) for a text whose key may be missing. Not for users of the record: see record_writer.h and
-// record_reader.h.
+// visit.optional(key, field) for a text or number whose key may be missing where it is empty or 0. Not for users of the
+// record: see record_writer.h and record_reader.h.
 #pragma once
 
 #include <concepts>
@@ -85,6 +85,7 @@ void visit_fields(auto& visit, LineOf<StepRecord> auto& line) {
   visit("loss", line.loss);
   visit("grad_norm", line.grad_norm);
   visit("lr", line.lr);
+  visit.optional("loss_scale", line.loss_scale);
   visit("tokens", line.tokens);
   visit("valid_tokens", line.valid_tokens);
   visit("samples_consumed", line.samples_consumed);

@@ -54,6 +54,9 @@ class FieldTaker {
   void optional(const char* key, std::string& value) {
     if (object_.contains(key)) (*this)(key, value);
   }
+  void optional(const char* key, double& value) {
+    if (object_.contains(key)) (*this)(key, value);
+  }
   void index(const char* key, int& value) {
     if (const Json* json = find(key))
       value = static_cast<int>(integer(*json, key, -1, std::numeric_limits<int>::max()));

@@ -29,6 +29,9 @@ class FieldPutter {
   void optional(const char* key, const std::string& value) {
     if (!value.empty()) json_[key] = value;
   }
+  void optional(const char* key, double value) {
+    if (value != 0) (*this)(key, value);
+  }
   void operator()(const char* key, int64_t value) { json_[key] = value; }
   void operator()(const char* key, int value) { json_[key] = value; }
   void operator()(const char* key, bool value) { json_[key] = value; }

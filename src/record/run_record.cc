@@ -6,8 +6,8 @@
 namespace fivefold {
 namespace {
 
-constexpr std::string_view kEventKindNames[] = {"skipped_step",   "non_finite", "loss_spike",
-                                                "stop_requested", "failed",     "replica_difference"};
+constexpr std::string_view kEventKindNames[] = {"skipped_step", "non_finite",         "loss_spike",    "stop_requested",
+                                                "failed",       "replica_difference", "loss_scale_low"};
 static_assert(std::size(kEventKindNames) == kNumEventKinds);
 
 }  // namespace

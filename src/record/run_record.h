@@ -82,6 +82,7 @@ struct StepRecord {
   double loss = 0;       // may be NaN or infinite, as the gradient norm
   double grad_norm = 0;  // before clipping
   double lr = 0;
+  double loss_scale = 0;                 // fp16: that the step used; 0: none
   int64_t tokens = 0, valid_tokens = 0;  // of the global batch; valid: not ignored by the loss
   int64_t samples_consumed = 0;          // of the run, this step included
   bool updated = true;                   // false: the weights stayed as they were
@@ -125,14 +126,15 @@ struct ProcessRecord {
 };
 
 enum class EventKind : uint8_t {
-  kSkippedStep,  // no valid tokens
+  kSkippedStep,  // no valid tokens, or in fp16 a gradient that overflowed
   kNonFinite,    // loss or gradient norm NaN or infinite
   kLossSpike,
   kStopRequested,      // signal
   kFailed,             // an exception ended the rank
   kReplicaDifference,  // copies that ranks hold of weights or states are not equal
+  kLossScaleLow,       // fp16: gradients overflow without any scale
 };
-inline constexpr int kNumEventKinds = 6;
+inline constexpr int kNumEventKinds = 7;
 std::string_view to_string(EventKind);
 std::optional<EventKind> parse_event_kind(std::string_view);
 

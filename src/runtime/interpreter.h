@@ -25,6 +25,7 @@ struct StepOutcome {
   int64_t valid_tokens = 0;  // of the global batch
   double loss = 0;           // sum over valid tokens / valid tokens; 0 without any
   double grad_norm = 0;      // before clipping
+  double loss_scale = 0;     // fp16: of the step's gradients, already taken out of grad_norm; 0: none
   double seconds = 0;
   bool stop_requested = false;  // by any rank, before the step
   bool updated = true;          // false: a batch without valid tokens, or `accept` refused: no optimizer step was made

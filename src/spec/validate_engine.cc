@@ -116,10 +116,8 @@ void check_settings(const RunConfig& config, std::vector<Error>& errors) {
   const PrecisionConfig& precision = config.precision;
   if (config.method.dora) refuse("method.dora", "DoRA", "dora = false");
   if (config.method.dropout > 0) refuse("method.dropout", "dropout", "dropout = 0");
-  if (precision.compute == ComputeKind::kFp16)
-    refuse("precision.compute", to_string(precision.compute), "compute = bf16, fp8 or fp32");
-  else if (precision.compute != ComputeKind::kFp32 && precision.params == DType::kFloat32)
-    refuse("precision.params", "fp32 under bf16 compute", "params = auto");
+  if (precision.compute != ComputeKind::kFp32 && precision.params == DType::kFloat32)
+    refuse("precision.params", fmt::format("fp32 under {} compute", to_string(precision.compute)), "params = auto");
   if (precision.compute == ComputeKind::kFp16 && precision.master == MasterKind::kNone)
     refuse("precision.master", "fp16 weights without a master copy", "master = fp32, or compute = bf16");
   if (config.comm.backend != CommBackend::kLocal)

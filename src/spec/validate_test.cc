@@ -437,7 +437,6 @@ TEST(Validate, EngineRefusesLayoutsItOnlyPlans) {
       {"parallel.dp=257", "parallel.dp: 257 ranks are too many threads for one process (use dp = 256)"},
       {"method.dora=true", "method.dora: the engine does not run DoRA (use dora = false)"},
       {"method.dropout=0.1", "method.dropout: the engine does not run dropout (use dropout = 0)"},
-      {"precision.compute=fp16", "precision.compute: the engine does not run fp16 (use compute = bf16, fp8 or fp32)"},
       {"precision.params=fp32",
        "precision.params: the engine does not run fp32 under bf16 compute (use params = auto)"},
       {"precision.reduce=fp32",

@@ -102,7 +102,9 @@ inline RunState run_at(int64_t step) {
           .tokens_consumed = step * 4096,
           .seed = 0xfedcba9876543210,
           .generator_state = "philox:17",
-          .configuration = "[model]\nname = \"tiny\"\n"};
+          .configuration = "[model]\nname = \"tiny\"\n",
+          .loss_scale = 512,
+          .loss_scale_steps = 3};
 }
 
 // `ranks` holds each rank's pieces.

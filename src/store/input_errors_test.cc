@@ -239,6 +239,8 @@ TEST(InputErrors, Manifest) {
       {"negative seed", set("/seed", -1), "", "'seed' must be a whole number from 0 to 2^64 - 1"},
       {"generator is a number", set("/generator_state", 1), "", "'generator_state' must be text"},
       {"no configuration", drop("/configuration"), "", "'configuration' is missing"},
+      {"loss scale of zero", set("/loss_scale", 0), "", "'loss_scale' must be a positive number that fp32 holds"},
+      {"loss scale alone", set("/loss_scale", 2.5), "", "'loss_scale_steps' is missing"},
       {"huge world", set("/world_size", int64_t{1} << 31), "", "'world_size' is too large"},
       {"no files", drop("/files"), "", "'files' is missing"},
       {"file is a number", set("/files/0", 1), "", "a file must be an object"},

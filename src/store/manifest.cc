@@ -157,6 +157,12 @@ Result<RunState> parse_run(const json& content, const std::string& where) {
   run.seed = seed->get<uint64_t>();
   FIVEFOLD_ASSIGN(run.generator_state, json_string_field(content, "generator_state", where));
   FIVEFOLD_ASSIGN(run.configuration, json_string_field(content, "configuration", where));
+  const auto scale = content.find("loss_scale");
+  if (scale == content.end()) return run;
+  if (!scale->is_number() || !(scale->get<double>() > 0 && scale->get<double>() <= std::numeric_limits<float>::max()))
+    return Error{where, "'loss_scale' must be a positive number that fp32 holds", ""};
+  run.loss_scale = scale->get<double>();
+  FIVEFOLD_ASSIGN(run.loss_scale_steps, json_size_field(content, "loss_scale_steps", where));
   return run;
 }
 
@@ -272,6 +278,10 @@ std::string to_text(const Manifest& manifest) {
                   {"world_size", manifest.world_size},
                   {"files", std::move(files)},
                   {"tensors", tensors_json(manifest.tensors)}};
+  if (run.loss_scale > 0) {
+    content["loss_scale"] = run.loss_scale;
+    content["loss_scale_steps"] = run.loss_scale_steps;
+  }
   const std::string plain = content.dump();
   const std::string checksum = hash_text(hash_bytes(std::as_bytes(std::span(plain))));
   return json{{"checksum", checksum}, {"content", std::move(content)}}.dump(1) + "\n";

@@ -82,6 +82,9 @@ struct RunState {
   uint64_t seed = 0;
   std::string generator_state;  // opaque to the store; UTF-8
   std::string configuration;    // the run's configuration file; UTF-8
+  // fp16 training: the loss scale, and steps without overflow since it changed. 0: none, and not in the file.
+  double loss_scale = 0;
+  int64_t loss_scale_steps = 0;
   bool operator==(const RunState&) const = default;
 };
 

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <map>
 #include <random>
+#include <tuple>
 
 #include "support/predicted.h"
 #include "support/tiny_model.h"
@@ -22,7 +23,7 @@ struct Draw {
   TinyKind kind;
   bool packed;
   Layout layout;
-  bool bf16_ledger;  // memory and traffic are compared in bf16
+  bool bf16;  // the low precision in which it runs too; else fp16
 };
 
 class Random {
@@ -134,11 +135,11 @@ std::vector<double> errors(const ProbeResult& run, const ProbeResult& right) {
 }
 
 // By tensor, the largest over the microbatches that one rank may take: which of them rounds least is chance.
-std::vector<double> errors_of_one_bf16_rank(const ModelSpec& model, const GlobalBatch& batch,
-                                            const std::vector<std::string>& settings, const ProbeResult& right) {
+std::vector<double> errors_of_one_rank(const std::string& compute, const ModelSpec& model, const GlobalBatch& batch,
+                                       const std::vector<std::string>& settings, const ProbeResult& right) {
   std::vector<double> largest(right.gradients.size(), 0);
   for (const int micro : {1, 2, 4, 8}) {
-    const Layout layout{.micro = micro, .accumulation = static_cast<int>(kRows) / micro, .compute = "bf16"};
+    const Layout layout{.micro = micro, .accumulation = static_cast<int>(kRows) / micro, .compute = compute};
     const std::vector<double> found = errors(probe(tiny_request(model, batch, layout, settings)), right);
     for (size_t t = 0; t < found.size(); ++t) largest[t] = std::max(largest[t], found[t]);
   }
@@ -149,7 +150,7 @@ class RandomLayouts : public ::testing::TestWithParam<int> {};
 
 TEST_P(RandomLayouts, HaveTheNumbersOfOneRank) {
   std::map<std::pair<TinyKind, bool>, ProbeResult> of_one_rank;
-  std::map<std::pair<TinyKind, bool>, std::vector<double>> of_one_bf16_rank;
+  std::map<std::tuple<TinyKind, bool, std::string>, std::vector<double>> of_one_low_rank;
   for (int i = GetParam(); i < kLayouts; i += kParts) {
     const Draw d = draw(static_cast<uint32_t>(1000 + i));
     const ModelSpec model = tiny_model(d.kind, 4);
@@ -170,22 +171,20 @@ TEST_P(RandomLayouts, HaveTheNumbersOfOneRank) {
     EXPECT_NEAR(result.loss, one->second.loss, 1e-6);
     EXPECT_NEAR(result.grad_norm / one->second.grad_norm, 1, 1e-6);
     EXPECT_LT(largest_difference(result.gradients, one->second.gradients), kReordered);
-    if (i % 2 == 0 && !d.bf16_ledger) expect_predicted(model, build_inventory(model), request, result);
-    // In bf16 the error against fp32 is at most twice that of one bf16 rank, per tensor.
-    if (d.bf16_ledger) {
-      const auto [allowed, first] = of_one_bf16_rank.try_emplace({d.kind, d.packed});
-      if (first) allowed->second = errors_of_one_bf16_rank(model, batch, settings, one->second);
-      Layout layout = d.layout;
-      layout.compute = "bf16";
-      ProbeRequest again = tiny_request(model, batch, layout, settings);
-      again.updates = 1;
-      const ProbeResult bf16 = probe(again);
-      if (i % 2 == 0) expect_predicted(model, build_inventory(model), again, bf16);
-      const std::vector<double> found = errors(bf16, one->second);
-      for (size_t t = 0; t < found.size(); ++t)
-        EXPECT_LE(found[t], 2 * std::max(allowed->second[t], 1e-3 * norm(one->second.gradients)))
-            << one->second.gradients[t].name;
-    }
+    if (i % 2 == 0 && !d.bf16) expect_predicted(model, build_inventory(model), request, result);
+    // In bf16 and fp16 the error against fp32 is at most twice that of one rank in the same type, per tensor.
+    Layout layout = d.layout;
+    layout.compute = d.bf16 ? "bf16" : "fp16";
+    const auto [allowed, first] = of_one_low_rank.try_emplace({d.kind, d.packed, layout.compute});
+    if (first) allowed->second = errors_of_one_rank(layout.compute, model, batch, settings, one->second);
+    ProbeRequest again = tiny_request(model, batch, layout, settings);
+    again.updates = 1;
+    const ProbeResult low = probe(again);
+    if (i % 2 == 0) expect_predicted(model, build_inventory(model), again, low);
+    const std::vector<double> found = errors(low, one->second);
+    for (size_t t = 0; t < found.size(); ++t)
+      EXPECT_LE(found[t], 2 * std::max(allowed->second[t], 1e-3 * norm(one->second.gradients)))
+          << layout.compute << " " << one->second.gradients[t].name;
     if (HasFailure()) return;
   }
 }

@@ -2,78 +2,17 @@
 // on from the same weights over the same samples.
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <cmath>
 #include <cstring>
-#include <fstream>
 
-#include "spec/run_config_io.h"
-#include "spec/validate.h"
+#include "record/record_reader.h"
 #include "store/checkpoint_reader.h"
-#include "support/reference_run.h"
+#include "support/training_runs.h"
 
 namespace fivefold::testing {
 namespace {
 
-ModelSpec tiny_model() {
-  ModelSpec model;
-  model.name = "tiny";
-  model.architecture = "LlamaForCausalLM";
-  model.hidden = 32;
-  model.vocab = 257;
-  model.max_positions = 64;
-  model.tied_embeddings = true;
-  LayerSpec layer;
-  layer.mixer.num_heads = 4;
-  layer.mixer.num_kv_heads = 2;
-  layer.mixer.head_dim = 8;
-  layer.mixer.rope.rotary_dim = 8;
-  layer.mlp.ffn = 64;
-  model.layers.assign(2, layer);
-  return model;
-}
-
-class Resume : public ::testing::Test {
- protected:
-  void SetUp() override {
-    folder_ = std::filesystem::temp_directory_path() / ("fivefold-resume-" + std::to_string(getpid()));
-    std::filesystem::remove_all(folder_);
-    std::filesystem::create_directories(folder_);
-    std::ofstream text(folder_ / "text.txt");
-    for (int i = 0; i < 400; ++i) text << "line " << i * i % 97 << " of a text that repeats itself in part\n";
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
-  TrainRequest request(const std::string& name, const std::vector<std::string>& settings) {
-    ConfigSources sources;
-    sources.set = {"run.name=" + name,   "run.steps=6",       "data.train=" + (folder_ / "text.txt").string(),
-                   "batch.global=8",     "batch.sequence=16", "lr.warmup_steps=2",
-                   "parallel.threads=1", "comm.timeout_s=60"};
-    sources.set.insert(sources.set.end(), settings.begin(), settings.end());
-    const LoadedConfig loaded = load_config(sources);
-    FIVEFOLD_CHECK(loaded.errors.empty(), to_string(loaded.errors));
-    TrainRequest train;
-    train.model = tiny_model();
-    train.model_config = write_model_config(train.model);
-    train.config = resolve(loaded.config, train.model).value();
-    train.run_directory = folder_ / name;
-    std::filesystem::create_directories(train.run_directory);
-    return train;
-  }
-
-  TrainResult train(const TrainRequest& request) { return load_engine().value()->train(request).value(); }
-
-  // Runs until `stop_after` steps are done, then asks for the stop.
-  TrainResult train_until(TrainRequest request, int64_t stop_after) {
-    std::atomic<bool> stop{false};
-    request.stop = &stop;
-    // The wish is seen before the next step, which is the last one.
-    request.on_step = [&](const TrainProgress& step) { stop = step.step >= stop_after - 1; };
-    return train(request);
-  }
-
-  std::filesystem::path folder_;
-};
+using Resume = TrainingRuns;
 
 std::map<std::string, std::vector<float>> tensors(const std::filesystem::path& checkpoints) {
   CheckpointReader reader = CheckpointReader::open(checkpoints).value();
@@ -136,6 +75,55 @@ TEST_F(Resume, GoesOnAtAnotherLayout) {
     if (name.starts_with("master")) {
       EXPECT_LT(relative_difference(b.at(name), values), 1e-5) << name;
     }
+  }
+}
+
+// The first scale overflows until it fits the gradients, and four steps later it is tried again: skipped steps lie on
+// both sides of the stop. Scale, count towards growth, skipped steps and with them the learning rate go on where they
+// were. On another layout the next step has the same scale and rate.
+TEST_F(Resume, E61LossScaleGoesOnWhereItWas) {
+  const std::vector<std::string> settings = {"precision.compute=fp16", "precision.loss_scale=16777216",
+                                             "precision.loss_scale_growth_every=4", "run.steps=16", "batch.micro=2"};
+  const auto with = [&](const std::vector<std::string>& layout) {
+    std::vector<std::string> all = settings;
+    all.insert(all.end(), layout.begin(), layout.end());
+    return all;
+  };
+  const auto steps_of = [&](const std::string& name) {
+    const RunRecord record = read_run_record(folder_ / name).value();
+    std::vector<StepRecord> steps;
+    for (const RecordedSession& session : record.ranks[0].sessions)
+      steps.insert(steps.end(), session.steps.begin(), session.steps.end());
+    return steps;
+  };
+  train(request("unbroken", with({"parallel.dp=2", "parallel.zero=2"})));
+  const std::vector<StepRecord> whole = steps_of("unbroken");
+  ASSERT_EQ(whole.size(), 16u);
+  int skipped_before = 0, skipped_after = 0;
+  for (const StepRecord& step : whole) (step.step <= 9 ? skipped_before : skipped_after) += !step.updated;
+  EXPECT_GT(skipped_before, 0);
+  EXPECT_GT(skipped_after, 0);
+  const std::vector<std::string> layouts[] = {{"parallel.dp=2", "parallel.zero=2"},
+                                              {"parallel.dp=4", "parallel.zero=3"}};
+  for (const auto& layout : layouts) {
+    const std::string name = "broken" + layout[0].substr(layout[0].size() - 1);
+    const bool same_layout = layout == layouts[0];
+    SCOPED_TRACE(layout[0]);
+    train_until(request(name, with(layouts[0])), 9);
+    EXPECT_EQ(train(request(name, with(layout))).first_step, 9);
+    const std::vector<StepRecord> broken = steps_of(name);
+    ASSERT_EQ(broken.size(), whole.size());
+    // Which scales overflow depends on the layout: parts of a sum may where the whole does not.
+    for (size_t i = 0; i < (same_layout ? whole.size() : 10); ++i) {
+      EXPECT_EQ(broken[i].loss_scale, whole[i].loss_scale) << i;
+      EXPECT_EQ(broken[i].lr, whole[i].lr) << i;
+      if (same_layout) {
+        EXPECT_EQ(broken[i].loss, whole[i].loss) << i;
+        EXPECT_EQ(broken[i].updated, whole[i].updated) << i;
+      }
+    }
+    if (same_layout)
+      expect_same_bits(tensors(folder_ / "unbroken" / "checkpoints"), tensors(folder_ / name / "checkpoints"));
   }
 }
 

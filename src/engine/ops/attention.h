@@ -19,8 +19,9 @@
 // `kv_stride` elements apart. Query head h reads key head h / (a / k). `o` and `d_o` are [q_rows, a d] without gaps,
 // `lse` is [a, q_rows].
 //
-// Precision. Elements are fp32 or bf16; scores, softmax and every sum are fp32. With bf16, probabilities and score
-// gradients are rounded to bf16 before they are multiplied, as on a GPU.
+// Precision. Elements are fp32, bf16 or fp16; scores, softmax and every sum are fp32. With bf16, probabilities and
+// score gradients are rounded to bf16 before they are multiplied, as on a GPU. fp16 is widened to fp32 tiles, in which
+// nothing overflows.
 //
 // Threads. Runs on omp_get_max_threads() threads of the caller (what at::set_num_threads sets). Results are the same
 // bits for every number of threads: each output is summed by one task in one order (Note [Order of sums] in the source
@@ -136,5 +137,13 @@ extern template void attention_backward<kernels::BFloat16>(const AttentionLayout
                                                            const kernels::BFloat16*, const float*,
                                                            const kernels::BFloat16*, const AttentionGradients&,
                                                            std::span<std::byte>);
+extern template void attention_forward<kernels::Float16>(const AttentionLayout&,
+                                                         const AttentionInputs<kernels::Float16>&,
+                                                         const AttentionOutput&, float*, std::span<std::byte>);
+extern template void attention_backward<kernels::Float16>(const AttentionLayout&,
+                                                          const AttentionInputs<kernels::Float16>&,
+                                                          const kernels::Float16*, const float*,
+                                                          const kernels::Float16*, const AttentionGradients&,
+                                                          std::span<std::byte>);
 
 }  // namespace fivefold::ops

@@ -278,11 +278,10 @@ void attention_backward(const AttentionLayout& layout, const AttentionInputs<Ele
                         const float* lse, const Element* d_o, const AttentionGradients& gradients,
                         std::span<std::byte> scratch) {
   const BackwardTensors<Element> tensors{inputs, o, lse, d_o, gradients};
-  if (std::is_same_v<Element, BFloat16> && multiplies_bf16()) {
-    backward_on<Element>(layout, tensors, scratch);
-  } else {
-    backward_on<float>(layout, tensors, scratch);
+  if constexpr (std::is_same_v<Element, BFloat16>) {
+    if (multiplies_bf16()) return backward_on<BFloat16>(layout, tensors, scratch);
   }
+  backward_on<float>(layout, tensors, scratch);
 }
 
 template void attention_backward<float>(const AttentionLayout&, const AttentionInputs<float>&, const float*,
@@ -290,5 +289,8 @@ template void attention_backward<float>(const AttentionLayout&, const AttentionI
 template void attention_backward<BFloat16>(const AttentionLayout&, const AttentionInputs<BFloat16>&, const BFloat16*,
                                            const float*, const BFloat16*, const AttentionGradients&,
                                            std::span<std::byte>);
+template void attention_backward<Float16>(const AttentionLayout&, const AttentionInputs<Float16>&, const Float16*,
+                                          const float*, const Float16*, const AttentionGradients&,
+                                          std::span<std::byte>);
 
 }  // namespace fivefold::ops

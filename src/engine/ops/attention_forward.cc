@@ -163,16 +163,17 @@ void attention_forward(const AttentionLayout& layout, const AttentionInputs<Elem
   FIVEFOLD_CHECK(output.mode == AttentionOutput::Mode::kOverwrite || output.type == kernels::ElementType::kFloat32,
                  "attention: outputs are merged in fp32");
   const ForwardTensors<Element> tensors{inputs, output, lse};
-  if (std::is_same_v<Element, BFloat16> && multiplies_bf16()) {
-    forward_on<Element>(layout, tensors, scratch);
-  } else {
-    forward_on<float>(layout, tensors, scratch);
+  if constexpr (std::is_same_v<Element, BFloat16>) {
+    if (multiplies_bf16()) return forward_on<BFloat16>(layout, tensors, scratch);
   }
+  forward_on<float>(layout, tensors, scratch);
 }
 
 template void attention_forward<float>(const AttentionLayout&, const AttentionInputs<float>&, const AttentionOutput&,
                                        float*, std::span<std::byte>);
 template void attention_forward<BFloat16>(const AttentionLayout&, const AttentionInputs<BFloat16>&,
                                           const AttentionOutput&, float*, std::span<std::byte>);
+template void attention_forward<Float16>(const AttentionLayout&, const AttentionInputs<Float16>&,
+                                         const AttentionOutput&, float*, std::span<std::byte>);
 
 }  // namespace fivefold::ops

@@ -193,6 +193,10 @@ FIVEFOLD_CLONES void stage_rows(const BFloat16* source, int64_t stride, int64_t 
                                 int64_t padded_rows, int64_t width) {
   stage(source, stride, rows, columns, tile, padded_rows, width);
 }
+FIVEFOLD_CLONES void stage_rows(const Float16* source, int64_t stride, int64_t rows, int64_t columns, float* tile,
+                                int64_t padded_rows, int64_t width) {
+  stage(source, stride, rows, columns, tile, padded_rows, width);
+}
 FIVEFOLD_CLONES void stage_rows(const BFloat16* source, int64_t stride, int64_t rows, int64_t columns, BFloat16* tile,
                                 int64_t padded_rows, int64_t width) {
   stage(source, stride, rows, columns, tile, padded_rows, width);
@@ -274,12 +278,21 @@ FIVEFOLD_CLONES void row_dots(const BFloat16* a, const BFloat16* b, int64_t stri
   dots(a, b, stride, rows, columns, row_dot);
 }
 
+FIVEFOLD_CLONES void row_dots(const Float16* a, const Float16* b, int64_t stride, int64_t rows, int64_t columns,
+                              float* row_dot) {
+  dots(a, b, stride, rows, columns, row_dot);
+}
+
 FIVEFOLD_CLONES void write_rows(const float* tile, int64_t width, const float* row_factor, int64_t rows,
                                 int64_t columns, kernels::Accumulate mode, float* out, int64_t stride) {
   write(tile, width, row_factor, rows, columns, mode, out, stride);
 }
 FIVEFOLD_CLONES void write_rows(const float* tile, int64_t width, const float* row_factor, int64_t rows,
                                 int64_t columns, kernels::Accumulate mode, BFloat16* out, int64_t stride) {
+  write(tile, width, row_factor, rows, columns, mode, out, stride);
+}
+FIVEFOLD_CLONES void write_rows(const float* tile, int64_t width, const float* row_factor, int64_t rows,
+                                int64_t columns, kernels::Accumulate mode, Float16* out, int64_t stride) {
   write(tile, width, row_factor, rows, columns, mode, out, stride);
 }
 

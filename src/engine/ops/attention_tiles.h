@@ -14,11 +14,14 @@
 namespace fivefold::ops::tiles {
 
 using kernels::BFloat16;
+using kernels::Float16;
 
 // Copies `rows` rows of `columns` elements into a contiguous [padded_rows, width] tile and fills the rest with zeros.
 void stage_rows(const float* source, int64_t stride, int64_t rows, int64_t columns, float* tile, int64_t padded_rows,
                 int64_t width);
 void stage_rows(const BFloat16* source, int64_t stride, int64_t rows, int64_t columns, float* tile, int64_t padded_rows,
+                int64_t width);
+void stage_rows(const Float16* source, int64_t stride, int64_t rows, int64_t columns, float* tile, int64_t padded_rows,
                 int64_t width);
 void stage_rows(const BFloat16* source, int64_t stride, int64_t rows, int64_t columns, BFloat16* tile,
                 int64_t padded_rows, int64_t width);
@@ -76,11 +79,14 @@ void softmax_gradient(const GradientStrip& strip, const float* scores, const flo
 // row_dot[r] = sum of a[r] b[r] over `columns` elements, in fp32.
 void row_dots(const float* a, const float* b, int64_t stride, int64_t rows, int64_t columns, float* row_dot);
 void row_dots(const BFloat16* a, const BFloat16* b, int64_t stride, int64_t rows, int64_t columns, float* row_dot);
+void row_dots(const Float16* a, const Float16* b, int64_t stride, int64_t rows, int64_t columns, float* row_dot);
 
 // Writes (or adds) rows of the fp32 tile [rows, width], each times its factor, as elements.
 void write_rows(const float* tile, int64_t width, const float* row_factor, int64_t rows, int64_t columns,
                 kernels::Accumulate mode, float* out, int64_t stride);
 void write_rows(const float* tile, int64_t width, const float* row_factor, int64_t rows, int64_t columns,
                 kernels::Accumulate mode, BFloat16* out, int64_t stride);
+void write_rows(const float* tile, int64_t width, const float* row_factor, int64_t rows, int64_t columns,
+                kernels::Accumulate mode, Float16* out, int64_t stride);
 
 }  // namespace fivefold::ops::tiles

@@ -25,6 +25,7 @@
 namespace fivefold::ops {
 
 using kernels::BFloat16;
+using kernels::Float16;
 
 inline constexpr int64_t kBlock = kAttentionBlock;
 inline constexpr float kLog2E = std::numbers::log2e_v<float>;

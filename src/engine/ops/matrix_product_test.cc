@@ -18,10 +18,11 @@ void PrintTo(const Case& c, std::ostream* out) { *out << c.m << "x" << c.k << "x
 class MatrixProduct : public ::testing::TestWithParam<std::tuple<Case, at::ScalarType>> {};
 
 // Error of one element of sum and start, each of a few units: a chain of k roundings that add up like a random walk,
-// one rounding at the end, and in bf16 one more, to 8 bits.
+// one rounding at the end, and in bf16 and fp16 one more, to 8 and 11 bits.
 double allowed(int64_t k, at::ScalarType type) {
   const double size = 6 * std::sqrt(static_cast<double>(k)) + 6;
-  return size * (0x1p-24 * (std::sqrt(static_cast<double>(k)) + 1) + (type == at::kFloat ? 0 : 0x1p-8));
+  const double rounding = type == at::kFloat ? 0 : type == at::kBFloat16 ? 0x1p-8 : 0x1p-11;
+  return size * (0x1p-24 * (std::sqrt(static_cast<double>(k)) + 1) + rounding);
 }
 
 TEST_P(MatrixProduct, EqualsAtenInDoublePrecision) {
@@ -61,7 +62,25 @@ INSTANTIATE_TEST_SUITE_P(Sizes, MatrixProduct,
                                                               Case{257, 255, 259}, Case{300, 64, 1001},
                                                               Case{1, 5000, 4001}, Case{1000, 3, 6007},
                                                               Case{16, 4000, 300}, Case{19, 2049, 515}),
-                                            ::testing::Values(at::kFloat, at::kBFloat16)));
+                                            ::testing::Values(at::kFloat, at::kBFloat16, at::kHalf)));
+
+// 2048 terms of 16 x 16 are 2^19, beyond the largest fp16, 65504; as many negative ones bring the sum back. In fp16 it
+// would have become infinite, and ones added to 2048 would have been lost.
+TEST(MatrixProductOfHalves, SumsInFp32AndRoundsOnce) {
+  const auto filled = [](at::IntArrayRef sizes, double value) {
+    return at::full(sizes, value, at::TensorOptions().dtype(at::kHalf));
+  };
+  const at::Tensor out = filled({20, 30}, 0);
+  at::Tensor a = filled({20, 4096}, 16);
+  a.narrow(1, 2048, 2048).fill_(-16);
+  a.narrow(1, 0, 128).fill_(32);  // 128 terms of 256 more: 2^15
+  matrix_product(a, filled({4096, 30}, 16), at::Tensor(), out);
+  EXPECT_TRUE(out.eq(32768).all().item<bool>());
+  matrix_product(filled({20, 4096}, 1), filled({4096, 30}, 1), at::Tensor(), out);
+  EXPECT_TRUE(out.eq(4096).all().item<bool>());
+  matrix_product(filled({20, 4096}, 16), filled({4096, 30}, 16), at::Tensor(), out);
+  EXPECT_TRUE(out.isinf().all().item<bool>());
+}
 
 }  // namespace
 }  // namespace fivefold::ops
