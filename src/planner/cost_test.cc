@@ -147,6 +147,28 @@ TEST(Rates, MatrixProductsAreExactAtMeasuredPoints) {
   EXPECT_LT(between, 1 / 3e9);
 }
 
+// On a CPU that was measured in fp32 and bf16: products and attention of fp16 are made in fp32, the rest moves two
+// bytes an element as in bf16.
+TEST(Rates, Fp16WithoutMeasurementsTakesFp32ProductsAndBf16Streams) {
+  HardwareSpec h = round_machine(1e9, 1e-3);
+  for (GemmPoint& point : h.device.gemm.points) point.flops_per_s = point.dtype == DType::kFloat32 ? 2e9 : 8e9;
+  for (OperationPoint& point : h.device.operations.points)
+    point.flops_per_s = point.bytes_per_s = point.dtype == DType::kFloat32 ? 2e9 : 8e9;
+  for (StreamPoint& point : h.device.streams.points) point.bytes_per_s = point.dtype == DType::kFloat32 ? 2e9 : 8e9;
+  const RankPlacement placement{.threads = 1, .ranks = 2};
+  const Rates fp16(h, DType::kFloat16, placement), fp32(h, DType::kFloat32, placement),
+      bf16(h, DType::kBFloat16, placement);
+  const OperationWork work{.gemms = {}, .flops = 1e9, .bytes = 1e9};
+  EXPECT_EQ(fp16.gemm_seconds({64, 64, 64}), fp32.gemm_seconds({64, 64, 64}));
+  EXPECT_EQ(fp16.operation_seconds(OperationKind::kAttention, Pass::kForward, work),
+            fp32.operation_seconds(OperationKind::kAttention, Pass::kForward, work));
+  EXPECT_EQ(fp16.operation_seconds(OperationKind::kLoss, Pass::kForward, work),
+            bf16.operation_seconds(OperationKind::kLoss, Pass::kForward, work));
+  EXPECT_EQ(fp16.stream_seconds(StreamKind::kOptimizer, 1e9), bf16.stream_seconds(StreamKind::kOptimizer, 1e9));
+  h.device.gemm.points.push_back({64, 64, 64, DType::kFloat16, 1, 5e9, 2});
+  EXPECT_NEAR(Rates(h, DType::kFloat16, placement).gemm_seconds({64, 64, 64}), 2.0 * 64 * 64 * 64 / 5e9, 1e-12);
+}
+
 // Llama-3-8B: N without the embedding 7,504,924,672 (8,030,261,248 - 128,256 x 4,096); attention 6 x 32 x 4096 x s
 // causal.
 TEST(StepFlops, CountsSixNAndAttention) {

@@ -1,5 +1,5 @@
 // Each primitive against the same function made of ATen operations in fp64, with ATen's autograd for the gradients; in
-// fp32 and bf16, with every mode that the layers use, at one shape that is written here and at random ones.
+// fp32, bf16 and fp16, with every mode that the layers use, at one shape that is written here and at random ones.
 #include "engine/layers/primitives.h"
 
 #include <gtest/gtest.h>
@@ -15,8 +15,8 @@ namespace fivefold::ops {
 namespace {
 
 // Error as norm of the difference over norm. fp32: sums of at most some hundred terms, and exponentials. bf16: results
-// are rounded once or twice to 8 bits (2^-9 each at worst), after fp32 sums.
-double tolerance(at::ScalarType type) { return type == at::kFloat ? 2e-6 : 0x1p-8; }
+// are rounded once or twice to 8 bits (2^-9 each at worst), after fp32 sums; fp16: to 11 bits.
+double tolerance(at::ScalarType type) { return type == at::kFloat ? 2e-6 : type == at::kHalf ? 0x1p-11 : 0x1p-8; }
 
 void expect_close(const at::Tensor& actual, const at::Tensor& right, const char* what, double allowed = 0) {
   const at::Tensor a = actual.detach().to(at::kDouble), b = right.detach();
@@ -319,9 +319,10 @@ TEST_P(Primitives, CrossEntropy) {
 }
 
 INSTANTIATE_TEST_SUITE_P(TypesAndShapes, Primitives,
-                         ::testing::Combine(::testing::Values(at::kFloat, at::kBFloat16), ::testing::Range(0, 16)),
+                         ::testing::Combine(::testing::Values(at::kFloat, at::kBFloat16, at::kHalf),
+                                            ::testing::Range(0, 16)),
                          [](const auto& info) {
-                           return std::string(std::get<0>(info.param) == at::kFloat ? "Fp32" : "Bf16") + "Shape" +
+                           return std::string(at::toString(std::get<0>(info.param))) + "Shape" +
                                   std::to_string(std::get<1>(info.param));
                          });
 

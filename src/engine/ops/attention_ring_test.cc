@@ -169,7 +169,7 @@ class SplitCall {
 
   // Largest share of a bound that any result takes.
   double share() const {
-    const AttentionReference reference(whole.layout, whole.values(), std::is_same_v<Element, BFloat16>, batch.degree);
+    const AttentionReference reference(whole.layout, whole.values(), kRounding<Element>, batch.degree);
     return std::max({share_of_bound(o, reference.o), share_of_bound(lse, reference.lse),
                      share_of_bound(d_q, reference.d_q),
                      share_of_bound(columns(d_kv, 2 * kv_width, 0, kv_width), reference.d_k),
@@ -204,6 +204,7 @@ void expect_ranks_give_the_whole(void (SplitCall<Element>::*run)()) {
 TEST(AttentionRing, RingGivesTheWholeInFp32) { expect_ranks_give_the_whole(&SplitCall<float>::run_ring); }
 TEST(AttentionRing, RingGivesTheWholeInBf16) { expect_ranks_give_the_whole(&SplitCall<BFloat16>::run_ring); }
 TEST(AttentionRing, GatheredKeysGiveTheWholeInFp32) { expect_ranks_give_the_whole(&SplitCall<float>::run_gathered); }
+TEST(AttentionRing, RingGivesTheWholeInFp16) { expect_ranks_give_the_whole(&SplitCall<Float16>::run_ring); }
 TEST(AttentionRing, GatheredKeysGiveTheWholeInBf16) { expect_ranks_give_the_whole(&SplitCall<BFloat16>::run_gathered); }
 
 }  // namespace

@@ -116,9 +116,7 @@ struct SegmentCall {
             widen(c.in_order(columns(kv, layout.kv_stride, 0, kv_width), kv_width)),
             widen(c.in_order(columns(kv, layout.kv_stride, kv_width, kv_width), kv_width)), widen(d_o)};
   }
-  AttentionReference reference() const {
-    return AttentionReference(layout, values(), std::is_same_v<Element, BFloat16>);
-  }
+  AttentionReference reference() const { return AttentionReference(layout, values(), kRounding<Element>); }
   double share_of_gradients(const AttentionReference& expected) const {
     return std::max(
         {share_of_bound(d_q, expected.d_q),
@@ -160,6 +158,8 @@ void expect_matches_definition() {
 
 TEST(AttentionSegments, MatchDefinitionInFp32) { expect_matches_definition<float, float>(); }
 TEST(AttentionSegments, MatchDefinitionInBf16) { expect_matches_definition<BFloat16, BFloat16>(); }
+TEST(AttentionSegments, MatchDefinitionInFp16) { expect_matches_definition<Float16, Float16>(); }
+TEST(AttentionSegments, MatchDefinitionInFp16WithFp32Gradients) { expect_matches_definition<Float16, float>(); }
 TEST(AttentionSegments, MatchDefinitionInBf16WithFp32Gradients) { expect_matches_definition<BFloat16, float>(); }
 
 // The definition that the kernels are held against, against libtorch's autograd through a dense mask, in fp64.

@@ -72,6 +72,9 @@ TEST(Attention, MatchesDefinitionInFp32) {
 TEST(Attention, MatchesDefinitionInBf16) {
   for (const AttentionCase& c : kCases) expect_matches_reference<BFloat16>(c);
 }
+TEST(Attention, MatchesDefinitionInFp16) {
+  for (const AttentionCase& c : kCases) expect_matches_reference<Float16>(c);
+}
 
 // 600 keys (768 padded) of width 352 are past what backward keeps of a whole document (2^18 elements), on any number of
 // threads.
@@ -80,6 +83,7 @@ TEST(Attention, MatchesDefinitionBeyondKeptKeys) {
   ASSERT_FALSE(attention_backward_fits_fused(AttentionCall<float>(c).layout.shape()));
   expect_matches_reference<float>(c);
   expect_matches_reference<BFloat16>(c);
+  expect_matches_reference<Float16>(c);
 }
 
 // Without oneDNN bf16 runs on fp32 tiles, and fp32 products on the BLAS.
@@ -173,6 +177,7 @@ void expect_same_bits_for_every_thread_count() {
 TEST(Attention, BitsDoNotDependOnTheNumberOfThreads) {
   expect_same_bits_for_every_thread_count<float>();
   expect_same_bits_for_every_thread_count<BFloat16>();
+  expect_same_bits_for_every_thread_count<Float16>();
 }
 
 // Between documents nothing passes, be it NaN: B between neighbours of NaN has the bits of B alone.

@@ -19,6 +19,7 @@
 namespace fivefold::ops {
 
 using kernels::BFloat16;
+using kernels::Float16;
 using kernels::from_float;
 using kernels::to_float;
 
@@ -171,21 +172,34 @@ struct Bounded {
 //
 // Note [Error of attention]
 // u = 2^-24 for fp32 arithmetic, r = unit roundoff of an operand (2^-8 for bf16, 0 for fp32 operands, which are used as
-// they are). A dot product of n terms errs by at most n u sum |x y|. A score s errs by e_s = (d + 2) u scale sum |q k|;
-// the exponent's argument is rounded relative to |s| and |lse| again, and the polynomial errs by 4 u, so that a
-// probability errs relatively by  e_p = 2 max e_s + 4 u (|s| + |lse|) + 4 u + n u.  Then
+// they are, and for fp16, whose tiles are fp32). A dot product of n terms errs by at most n u sum |x y|. A score s errs
+// by e_s = (d + 2) u scale sum |q k|; the exponent's argument is rounded relative to |s| and |lse| again, and the
+// polynomial errs by 4 u, so that a probability errs relatively by  e_p = 2 max e_s + 4 u (|s| + |lse|) + 4 u + n u.
+// Then
 //   o    : sum p |v| (e_p + r + n u)
 //   d_s  : p (e_p |d_p - dot| + e_dp + e_dot), plus r |d_s|;  e_dp = d u sum |d_o v|, e_dot = (d u + R) sum |o d_o|
 //   d_q, d_k : scale sum (e_ds + n u |d_s|) |k or q|;  d_v : sum p (e_p + r + n u) |d_o|
-// and each written element is rounded by R = 2^-8 (bf16) or 2^-24 (fp32) of itself. Bounds get 1 % for second order.
+// and each written element is rounded by R = 2^-8 (bf16), 2^-11 (fp16, and below 2^-14 by 2^-25) or 2^-24 (fp32) of
+// itself. Bounds get 1 % for second order.
 //
 // Splitting the keys over `blocks` merged results adds, for each, the error of a log-sum-exp to those of the weights, a
 // few roundings to a weight, and one rounding of a partial sum to each gradient.
+struct AttentionRounding {
+  double operand = 0, output = 0x1p-24, smallest = 1e-30;
+};
+template <typename Element>
+inline constexpr AttentionRounding kRounding{};
+template <>
+inline constexpr AttentionRounding kRounding<BFloat16>{.operand = 0x1p-8, .output = 0x1p-8};
+template <>
+inline constexpr AttentionRounding kRounding<Float16>{.output = 0x1p-11, .smallest = 0x1p-25};
+
 struct AttentionReference {
-  AttentionReference(const AttentionLayout& layout, const AttentionValues& values, bool bf16, int64_t merged_blocks = 0)
+  AttentionReference(const AttentionLayout& layout, const AttentionValues& values, const AttentionRounding& rounding,
+                     int64_t merged_blocks = 0)
       : blocks(static_cast<double>(merged_blocks)),
-        operand_roundoff(bf16 ? 0x1p-8 : 0.0),
-        output_roundoff(bf16 ? 0x1p-8 : 0x1p-24),
+        operand_roundoff(rounding.operand),
+        output_roundoff(rounding.output),
         o(values.q.size()),
         lse(static_cast<size_t>(layout.num_heads * layout.q_rows)),
         d_q(values.q.size()),
@@ -199,13 +213,13 @@ struct AttentionReference {
     }
     for (Bounded* result : {&o, &d_q, &d_k, &d_v}) {
       for (size_t i = 0; i < result->value.size(); ++i) {
-        result->bound[i] = 1.01 * (result->bound[i] + output_roundoff * std::abs(result->value[i])) + 1e-30;
+        result->bound[i] = 1.01 * (result->bound[i] + output_roundoff * std::abs(result->value[i])) + rounding.smallest;
       }
     }
   }
   template <typename Element>
   explicit AttentionReference(const AttentionCall<Element>& call)
-      : AttentionReference(call.layout, call.values(), std::is_same_v<Element, BFloat16>) {}
+      : AttentionReference(call.layout, call.values(), kRounding<Element>) {}
 
   // Row i of a segment.
   void add_row(const AttentionLayout& l, const AttentionValues& in, const AttentionSegment& segment, int64_t i,
