@@ -120,6 +120,9 @@ void check_settings(const RunConfig& config, std::vector<Error>& errors) {
     refuse("precision.params", fmt::format("fp32 under {} compute", to_string(precision.compute)), "params = auto");
   if (precision.compute == ComputeKind::kFp16 && precision.master == MasterKind::kNone)
     refuse("precision.master", "fp16 weights without a master copy", "master = fp32, or compute = bf16");
+  // An fp32 number that keeps a gradient of 1 above the smallest fp16.
+  if (precision.compute == ComputeKind::kFp16 && !(precision.loss_scale >= 0x1p-24 && precision.loss_scale <= 0x1p127))
+    refuse("precision.loss_scale", fmt::format("a loss scale of {:g}", precision.loss_scale), "loss_scale = 65536");
   if (config.comm.backend != CommBackend::kLocal)
     refuse("comm.backend", to_string(config.comm.backend), "backend = local");
   if (config.checkpoint.asynchronous) refuse("checkpoint.asynchronous", "an asynchronous save", "asynchronous = false");

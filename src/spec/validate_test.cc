@@ -389,6 +389,7 @@ TEST(Validate, EngineRunsDenseDataParallelTraining) {
   EXPECT_EQ(engine(windowed, {"batch.sequence=4096"}), Messages{}) << "the window covers the sequence";
   EXPECT_EQ(engine(gpt2_model(), {"optimizer.kind=sgd"}), Messages{});
   EXPECT_EQ(engine(dense_model(), {"data.format=chat", "data.chat_template=llama-3", "data.loss=all"}), Messages{});
+  EXPECT_EQ(engine(dense_model(), {"precision.compute=fp16", "parallel.tp=2", "parallel.pp=2"}), Messages{});
 }
 
 constexpr const char* kDense = " (use a dense model such as Llama, Mistral, Qwen2, Qwen3 or GPT-2)";
@@ -425,6 +426,15 @@ struct WrongSetting {
   const char* setting;
   const char* message;
 };
+
+TEST(Validate, EngineRefusesLossScalesThatFp32OrFp16CannotHold) {
+  for (const std::string scale : {"1e-08", "1e+300"})
+    EXPECT_EQ(engine(dense_model(), {"precision.compute=fp16", "precision.loss_scale=" + scale}),
+              (Messages{"precision.loss_scale: the engine does not run a loss scale of " + scale +
+                        " (use loss_scale = "
+                        "65536)"}));
+  EXPECT_EQ(engine(dense_model(), {"precision.compute=bf16", "precision.loss_scale=1e300"}), Messages{});
+}
 
 TEST(Validate, EngineRefusesLayoutsItOnlyPlans) {
   const WrongSetting cases[] = {

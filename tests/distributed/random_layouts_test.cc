@@ -184,7 +184,8 @@ TEST_P(RandomLayouts, HaveTheNumbersOfOneRank) {
     const std::vector<double> found = errors(low, one->second);
     for (size_t t = 0; t < found.size(); ++t)
       EXPECT_LE(found[t], 2 * std::max(allowed->second[t], 1e-3 * norm(one->second.gradients)))
-          << layout.compute << " " << one->second.gradients[t].name;
+          << layout.compute << " " << one->second.gradients[t].name << ", one rank: " << allowed->second[t]
+          << ", norm of all: " << norm(one->second.gradients);
     if (HasFailure()) return;
   }
 }
