@@ -203,7 +203,7 @@ void TrainingExecutor::set_global_valid_tokens(int64_t tokens) {
 double TrainingExecutor::local_squared_grad_norm() {
   double sum = 0;
   for (size_t unit = 0; unit < buffers_.size(); ++unit) {
-    if (buffers_[unit] == nullptr) continue;
+    if (buffers_[unit] == nullptr || !buffers_[unit]->trained()) continue;
     const at::Tensor grads = buffers_[unit]->grads_shard();
     const at::Tensor scratch =
         allocate(Account::kWorkspace, {kernels::sum_of_squares_scratch_bytes(grads.numel())}, DType::kUint8);

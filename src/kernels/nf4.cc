@@ -196,9 +196,12 @@ void nf4_restore_absmax(const Nf4Scales& scales, int64_t first, int64_t num_bloc
 
 template void nf4_dequantise(const Nf4Run&, int64_t, int64_t, float*, int);
 template void nf4_dequantise(const Nf4Run&, int64_t, int64_t, BFloat16*, int);
+template void nf4_dequantise(const Nf4Run&, int64_t, int64_t, Float16*, int);
 template void nf4_absmax(const float*, int64_t, float*, int);
 template void nf4_absmax(const BFloat16*, int64_t, float*, int);
+template void nf4_absmax(const Float16*, int64_t, float*, int);
 template void nf4_quantise(const float*, int64_t, int64_t, const float*, uint8_t*, int);
 template void nf4_quantise(const BFloat16*, int64_t, int64_t, const float*, uint8_t*, int);
+template void nf4_quantise(const Float16*, int64_t, int64_t, const float*, uint8_t*, int);
 
 }  // namespace fivefold::kernels

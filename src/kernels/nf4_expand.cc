@@ -4,6 +4,7 @@
 // byte b, widened to a lane pair, is (b >> 4) | (b << lane), and the permute ignores the bits above the code.
 #include "kernels/nf4_expand.h"
 
+#include "kernels/clones.h"
 #include "kernels/instruction_set.h"
 #include "kernels/nf4.h"
 
@@ -136,6 +137,11 @@ void expand(const uint8_t* codes, const float* absmax, int64_t num_blocks, T* ou
   expand_by_table(codes, absmax, num_blocks, out);
 }
 
+FIVEFOLD_CLONES void narrow_block(const float* values, Float16* out) {
+#pragma omp simd
+  for (int64_t i = 0; i < kNf4Block; ++i) out[i] = from_float<Float16>(values[i]);
+}
+
 }  // namespace
 
 void nf4_expand(const uint8_t* codes, const float* absmax, int64_t num_blocks, float* out, std::string_view variant) {
@@ -144,6 +150,14 @@ void nf4_expand(const uint8_t* codes, const float* absmax, int64_t num_blocks, f
 void nf4_expand(const uint8_t* codes, const float* absmax, int64_t num_blocks, BFloat16* out,
                 std::string_view variant) {
   expand(codes, absmax, num_blocks, out, variant);
+}
+
+void nf4_expand(const uint8_t* codes, const float* absmax, int64_t num_blocks, Float16* out, std::string_view variant) {
+  float values[kNf4Block];
+  for (int64_t b = 0; b < num_blocks; ++b) {
+    expand(codes + b * kBytes, absmax + b, 1, values, variant);
+    narrow_block(values, out + b * kNf4Block);
+  }
 }
 
 }  // namespace fivefold::kernels

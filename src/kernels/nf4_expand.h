@@ -16,4 +16,8 @@ void nf4_expand(const uint8_t* codes, const float* absmax, int64_t num_blocks, f
 void nf4_expand(const uint8_t* codes, const float* absmax, int64_t num_blocks, BFloat16* out,
                 std::string_view variant = instruction_set());
 
+// Through fp32, a block at a time.
+void nf4_expand(const uint8_t* codes, const float* absmax, int64_t num_blocks, Float16* out,
+                std::string_view variant = instruction_set());
+
 }  // namespace fivefold::kernels
