@@ -104,11 +104,15 @@ TEST(Nf4, RunsEqualTheWholeTensor) {
   }
 }
 
-TEST(Nf4, BFloat16IsTheRoundedFloat) {
+TEST(Nf4, SixteenBitsAreTheRoundedFloat) {
   const Whole whole(5000);
   const std::vector<float> wide = whole.values<float>(true);
   const std::vector<BFloat16> narrow = whole.values<BFloat16>(true);
-  for (size_t i = 0; i < wide.size(); ++i) ASSERT_EQ(narrow[i].bits, from_float<BFloat16>(wide[i]).bits) << i;
+  const std::vector<Float16> half = whole.values<Float16>(true);
+  for (size_t i = 0; i < wide.size(); ++i) {
+    ASSERT_EQ(narrow[i].bits, from_float<BFloat16>(wide[i]).bits) << i;
+    ASSERT_EQ(half[i].bits, from_float<Float16>(wide[i]).bits) << i;
+  }
 }
 
 TEST(Nf4, EveryVariantThatTheProcessorRunsGivesTheSameBits) {
