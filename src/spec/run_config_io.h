@@ -42,6 +42,9 @@ LoadedConfig parse_config(std::string_view toml, const std::string& where, const
 // The complete file, defaults included. parse_config gives back an equal RunConfig.
 std::string to_toml(const RunConfig& config);
 
+// KEY=VALUE of each key whose value in `to` is another than in `from`, as --set takes it: text without quotes.
+std::vector<std::string> config_changes(const RunConfig& from, const RunConfig& to);
+
 // docs/configuration.md: every key with its type, default and meaning.
 std::string config_reference();
 

@@ -57,6 +57,15 @@ value, stay as they are. `parallel.dp` of a file only says how many ranks there 
 it stays too.
 )";
 
+// As --set takes it.
+std::string unquoted(const FieldRef& field) {
+  if (const auto* text = std::get_if<std::string*>(&field)) return **text;
+  if (const auto* list = std::get_if<StringList*>(&field)) return join(**list, ",");
+  std::string text = setting_text(field);
+  std::erase_if(text, [](char c) { return c == '"' || c == '[' || c == ']' || c == ' '; });
+  return text;
+}
+
 }  // namespace
 
 std::string toml_string(std::string_view text) {
@@ -82,6 +91,16 @@ std::string to_toml(const RunConfig& config) {
       if (key.section == section.name) text += fmt::format("{} = {}\n", key.name, setting_text(key.field(copy)));
   }
   return text;
+}
+
+std::vector<std::string> config_changes(const RunConfig& from, const RunConfig& to) {
+  RunConfig before = from, after = to;  // the table of keys hands out mutable fields
+  std::vector<std::string> changes;
+  for (const ConfigKey& key : config_keys()) {
+    const FieldRef field = key.field(after);
+    if (setting_text(field) != setting_text(key.field(before))) changes.push_back(key.path() + "=" + unquoted(field));
+  }
+  return changes;
 }
 
 std::string config_reference() {

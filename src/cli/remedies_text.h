@@ -1,0 +1,17 @@
+// The remedies of a run that does not fit (planner/remedies.h) as a table whose lines can be pasted, and as JSON. Pure
+// functions but for colours (output.h).
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "planner/remedies.h"
+
+namespace fivefold {
+
+std::string remedies_text(const RemedyList& list);
+// {"peak", "capacity", "each": [{"remedy", "set", "saves", "peak", "capacity", "fits", "tokens_per_s", "changes"}],
+// "together": the same or null}.
+nlohmann::ordered_json remedies_json(const RemedyList& list);
+
+}  // namespace fivefold
