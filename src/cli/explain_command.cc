@@ -7,8 +7,9 @@
 
 #include "base/table.h"
 #include "base/text.h"
-#include "cli/common_options.h"
+#include "cli/comparison.h"
 #include "cli/explain_text.h"
+#include "cli/explained_run.h"
 #include "cli/machine.h"
 #include "cli/plan_json.h"
 #include "planner/scope.h"
@@ -23,67 +24,13 @@ namespace {
 struct ExplainOptions {
   CommonOptions common;
   bool formulas = false, ranks = false, timeline = false, instructions = false;
-  std::string trace, schedule;  // files
-  std::string compare;          // KEY=a,b,c
+  std::string trace, schedule;       // files
+  std::vector<std::string> compare;  // KEY=a,b,c
 };
-
-struct ExplainedRun {
-  LoadedRun run;
-  HardwareSpec hardware;
-  Inventory inventory;
-  Explanation explanation;
-};
-
-// False: `errors` says why.
-bool explain_run(const CommonOptions& options, ExplainedRun& out, std::vector<Error>& errors) {
-  if (!load_run(options, out.run, errors)) return false;
-  errors = planner_scope(out.run.model, out.run.config.config);
-  Result<HardwareSpec> hardware = load_run_hardware(out.run.config.config);
-  if (!hardware.ok()) errors.push_back(hardware.error());
-  if (!errors.empty()) return false;
-  out.hardware = *std::move(hardware);
-  out.inventory = build_inventory(out.run.model);
-  out.explanation = explain(out.run.model, out.inventory, out.run.config, out.hardware);
-  return true;
-}
 
 ExitCode refuse(const std::vector<Error>& errors) {
   print_errors(errors);
   return ExitCode::kBadInput;
-}
-
-ExitCode run_compare(const ExplainOptions& options) {
-  const size_t equals = options.compare.find('=');
-  if (equals == std::string::npos)
-    return refuse(
-        {{"--compare", "\"" + options.compare + "\" is not KEY=VALUE,VALUE,...", "for example parallel.zero=0,1,2,3"}});
-  const std::string key = options.compare.substr(0, equals);
-  const std::vector<std::string> values = split(options.compare.substr(equals + 1), ',');
-  std::vector<Error> errors;
-  std::vector<Explanation> columns;
-  nlohmann::ordered_json json{{"key", key}, {"configurations", nlohmann::ordered_json::array()}};
-  for (const std::string& value : values) {
-    CommonOptions common = options.common;
-    common.flags.push_back(key + "=" + value);
-    ExplainedRun run;
-    std::vector<Error> problems;
-    if (!explain_run(common, run, problems)) {
-      for (Error& problem : problems) problem.problem += fmt::format(" (with {} = {})", key, value);
-      errors.insert(errors.end(), problems.begin(), problems.end());
-      continue;
-    }
-    nlohmann::ordered_json entry =
-        explanation_json(run.run.model, run.inventory, run.explanation, RankListing::kGrouped);
-    entry["value"] = value;
-    json["configurations"].push_back(entry);
-    columns.push_back(std::move(run.explanation));
-  }
-  if (!errors.empty()) return refuse(errors);
-  if (options.common.json)
-    print_json(json);
-  else
-    print(comparison_text(key, values, columns));
-  return ExitCode::kDone;
 }
 
 nlohmann::ordered_json timeline_json(const StepReplay& replay, const Inventory& inventory) {
@@ -127,7 +74,7 @@ void print_explanation(const ExplainOptions& options, const ExplainedRun& run, c
 
 ExitCode run_explain(const ExplainOptions& options) {
   apply_common_options(options.common);
-  if (!options.compare.empty()) return run_compare(options);
+  if (!options.compare.empty()) return compare_runs(options.common, options.compare);
   std::vector<Error> errors;
   ExplainedRun run;
   if (!explain_run(options.common, run, errors)) return refuse(errors);
@@ -160,7 +107,9 @@ RunCommand add_explain_command(CLI::App& app) {
   app.add_option("--schedule", options->schedule,
                  "write the pipeline's schedule: as fivefold's text or, named .csv, as PyTorch's CSV")
       ->option_text("FILE");
-  app.add_option("--compare", options->compare, "configurations side by side, for any key: parallel.zero=0,1,2,3")
+  app.add_option("--compare", options->compare,
+                 "configurations side by side, for any key: parallel.zero=0,1,2,3; repeated: every combination")
+      ->allow_extra_args(false)
       ->option_text("KEY=A,B,...");
   return [options] { return run_explain(*options); };
 }

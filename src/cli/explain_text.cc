@@ -162,39 +162,4 @@ std::string instructions_text(const Inventory& inventory, const StepReplay& repl
   return "\n" + heading("Instructions") + table.to_string(2);
 }
 
-std::string comparison_text(const std::string& key, const std::vector<std::string>& values,
-                            const std::vector<Explanation>& columns) {
-  std::vector<std::string> header{key};
-  header.insert(header.end(), values.begin(), values.end());
-  Table table(header);
-  const auto row = [&](std::string name, auto cell) {
-    std::vector<std::string> cells{std::move(name)};
-    for (const Explanation& e : columns) cells.push_back(cell(e));
-    table.add_row(std::move(cells));
-  };
-  for (int i = 0; i < kNumAccounts; ++i) {
-    const auto account = static_cast<Account>(i);
-    bool used = false;
-    for (const Explanation& e : columns) used = used || e.ledger.at_peak[account] != 0;
-    if (used)
-      row(std::string(to_string(account)),
-          [&](const Explanation& e) { return format_bytes(e.ledger.at_peak[account]); });
-  }
-  table.add_rule();
-  row("peak of a rank", [](const Explanation& e) { return format_bytes(e.ledger.peak_total); });
-  row("fits", [](const Explanation& e) { return std::string(e.ledger.peak_total <= e.capacity ? "yes" : "no"); });
-  row("sent a step", [](const Explanation& e) {
-    int64_t bytes = 0;
-    for (const TrafficLine& line : e.traffic) bytes += line.bytes;
-    return format_bytes(bytes);
-  });
-  row("step", [](const Explanation& e) { return format_seconds(e.cost.seconds); });
-  row("waits for communication",
-      [](const Explanation& e) { return percent(e.cost[TimePart::kExposedCommunication] / e.cost.seconds); });
-  row("tokens/s", [](const Explanation& e) { return fmt::format("{:.0f}", e.tokens_per_s); });
-  row("MFU", [](const Explanation& e) { return percent(e.mfu()); });
-  row("HFU", [](const Explanation& e) { return percent(e.hfu()); });
-  return heading("At the peak, and a step") + table.to_string(2);
-}
-
 }  // namespace fivefold

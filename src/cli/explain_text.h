@@ -19,9 +19,6 @@ std::string ranks_text(const Explanation& explanation);
 std::string timeline_text(const ModelSpec& model, const Explanation& explanation, const StepReplay& replay, int width);
 // Begin and end of every instruction, of every pipeline rank.
 std::string instructions_text(const Inventory& inventory, const StepReplay& replay);
-// A column per value of `key`. REQUIRES: as many columns as values.
-std::string comparison_text(const std::string& key, const std::vector<std::string>& values,
-                            const std::vector<Explanation>& columns);
 
 // Accounts of a ledger: between steps, at the peak, own peak.
 std::string memory_table(const Ledger& ledger);

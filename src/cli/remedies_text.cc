@@ -50,14 +50,10 @@ std::string speed_change(const Need& before, const Need& after) {
 std::string saved(const Need& before, const Need& after) { return format_bytes(before.peak - after.peak); }
 
 Json remedy_json(const Need& before, const Remedy& remedy) {
-  return {{"remedy", to_string(remedy.kind)},
-          {"set", remedy.settings},
-          {"saves", before.peak - remedy.need.peak},
-          {"peak", remedy.need.peak},
-          {"capacity", remedy.need.capacity},
-          {"fits", remedy.need.fits()},
-          {"tokens_per_s", remedy.need.tokens_per_s},
-          {"changes", changed_result(remedy.kind)}};
+  return {{"remedy", to_string(remedy.kind)},         {"set", remedy.settings},
+          {"saves", before.peak - remedy.need.peak},  {"peak", remedy.need.peak},
+          {"capacity", remedy.need.capacity},         {"fits", remedy.need.fits()},
+          {"tokens_per_s", remedy.need.tokens_per_s}, {"changes", changed_result(remedy.kind)}};
 }
 
 }  // namespace

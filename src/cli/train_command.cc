@@ -14,6 +14,8 @@
 #include "base/text.h"
 #include "cli/common_options.h"
 #include "cli/machine.h"
+#include "cli/planned_refusal.h"
+#include "cli/remedies_text.h"
 #include "cli/scaling.h"
 #include "engine/engine_api.h"
 #include "reconcile/load.h"
@@ -149,6 +151,38 @@ void print_result(const TrainResult& result, const std::filesystem::path& direct
                     result.steps, result.loss, directory.string()));
 }
 
+// The settings of the configuration file and the command line, as they are written, are what remedies change.
+RemedyList remedies_of(const CommonOptions& options, const LoadedRun& run, const HardwareSpec& hardware,
+                       int64_t beyond_plan) {
+  std::vector<Error> errors;
+  return find_remedies(run.model, load_run_config(options, errors), hardware, beyond_plan);
+}
+
+ExitCode refuse_plan(const CommonOptions& options, const LoadedRun& run, const RunPlan& plan,
+                     const HardwareSpec& hardware) {
+  const Ledger& fullest = plan.fullest_ledger();
+  print_errors(
+      {{"limits.memory",
+        fmt::format("{} a rank, but the run needs {}, reached at {}", format_bytes(run.config.config.limits.memory),
+                    format_bytes(fullest.peak_total), fullest.peak_moment),
+        "take a remedy below, or `fivefold plan` for another layout"}});
+  const RemedyList list = remedies_of(options, run, hardware, 0);
+  options.json ? print_json({{"does_not_fit", remedies_json(list)}}) : print(remedies_text(list));
+  return ExitCode::kDoesNotFit;
+}
+
+ExitCode report_refusal(const CommonOptions& options, const LoadedRun& run, const RunPlan& plan,
+                        const HardwareSpec& hardware, const MemoryRefusal& refusal) {
+  const PlannedRefusal planned(refusal, plan);
+  const RemedyList list = remedies_of(options, run, hardware, planned.beyond_plan());
+  print_errors({planned.error()});
+  if (options.json)
+    print_json({{"out_of_memory", planned.json()}, {"does_not_fit", remedies_json(list)}});
+  else
+    print(planned.text() + remedies_text(list));
+  return ExitCode::kRunFailed;
+}
+
 ExitCode print_scaling(const TrainOptions& options, const LoadedRun& run) {
   const auto points = measure_scaling(run, options.scaling, kScalingSteps);
   if (!points.ok()) return bad_input({points.error()});
@@ -188,17 +222,13 @@ ExitCode run_train(TrainOptions options) {
   if (!plan.ok()) return bad_input({plan.error()});
   log_info(fmt::format("{}: {} parameters, {} ranks, predicted peak {} a rank", run.config.config.run.name,
                        format_count(plan->inventory.num_parameters()), run.config.degrees.world(),
-                       format_bytes(plan->ledger.peak_total)));
-  if (const int64_t limit = run.config.config.limits.memory; limit > 0 && plan->ledger.peak_total > limit) {
-    print_errors({{"limits.memory",
-                   fmt::format("{} a rank, but the run needs {}, reached at {}", format_bytes(limit),
-                               format_bytes(plan->ledger.peak_total), plan->ledger.peak_moment),
-                   "`fivefold plan` names layouts that fit"}});
-    return ExitCode::kDoesNotFit;
-  }
+                       format_bytes(plan->fullest_ledger().peak_total)));
+  if (const int64_t limit = run.config.config.limits.memory; limit > 0 && plan->fullest_ledger().peak_total > limit)
+    return refuse_plan(options.common, run, *plan, *hardware);
   catch_stop_signals();
   const Result<TrainResult> result = (*engine)->train(train_request(run, model_config, *hardware, directory));
   if (!result.ok()) return bad_input({result.error()});
+  if (result->refusal) return report_refusal(options.common, run, *plan, *hardware, *result->refusal);
   print_result(*result, directory, options.common.json);
   const Status reported = report_run(directory, options.common);
   if (!reported.ok()) print_errors({reported.error()});

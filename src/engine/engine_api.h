@@ -15,7 +15,7 @@
 #include "engine/calibrate_request.h"
 #include "engine/generate_request.h"
 #include "record/run_record.h"
-#include "spec/enums.h"
+#include "spec/account_bytes.h"
 #include "spec/hardware.h"
 #include "spec/model.h"
 #include "spec/run_config_resolve.h"
@@ -96,6 +96,16 @@ struct TrainRequest {
   std::function<void(const std::string&)> on_message;
 };
 
+// An allocation that went over limits.memory and so ended the run, and what its rank held then.
+struct MemoryRefusal {
+  int rank = 0;
+  Account account = Account::kWorkspace;
+  int64_t bytes = 0, limit = 0;
+  AccountBytes live;
+  int64_t step = 0;                   // that was running, from 1; 0: none had begun
+  std::optional<size_t> instruction;  // its place in the rank's Program of a step; nothing: outside of one
+};
+
 struct TrainResult {
   int64_t first_step = 0;  // steps done before this session
   int64_t steps = 0;       // steps done in all
@@ -103,13 +113,14 @@ struct TrainResult {
   double loss = 0;         // of the last step
   std::vector<double> step_seconds;
   std::filesystem::path checkpoint;  // the last one
+  std::optional<MemoryRefusal> refusal;
 };
 
 class EngineApi {
  public:
   virtual ~EngineApi() = default;
   // Errors (before any rank starts): data, tokenizer, weights or checkpoint that are missing, damaged or do not fit the
-  // model. Throws std::runtime_error for what fails while ranks run.
+  // model. Throws std::runtime_error for what fails while ranks run, but returns a refusal.
   virtual Result<TrainResult> train(const TrainRequest& request) = 0;
   // Errors: weights that do not fit the model. Throws std::runtime_error for what fails while ranks run.
   virtual Result<ProbeResult> probe(const ProbeRequest& request) = 0;

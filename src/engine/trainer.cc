@@ -108,6 +108,17 @@ class RankTrainer {
         writer_(request.run_directory / "checkpoints",
                 {.keep = static_cast<int>(config_.checkpoint.keep), .observer = {}}) {}
 
+  // Where an exception left run().
+  MemoryRefusal refusal(const OutOfMemory& refused) {
+    return {.rank = session_.communicator().rank(),
+            .account = refused.account(),
+            .bytes = refused.bytes(),
+            .limit = refused.limit(),
+            .live = refused.live(),
+            .step = state_.step + 1,
+            .instruction = session_.interpreter().left_at()};
+  }
+
   void run() {
     load_weights();
     bool stopped = false;
@@ -317,6 +328,27 @@ class RankTrainer {
   OverflowWatch overflows_;
 };
 
+// Of the ranks that are refused memory the first says so in the result.
+void train_rank(const TrainRequest& request, const Preparation& preparation, Communicator& communicator,
+                TrainResult& result) {
+  static std::mutex refusing;
+  MemoryLedger ledger(request.config.config.limits.memory);
+  const RankThread thread(ledger, threads_per_rank(request.config, available_cores()));
+  std::optional<RankTrainer> trainer;
+  try {
+    trainer.emplace(request, preparation, communicator, ledger, result);
+    trainer->run();
+  } catch (const OutOfMemory& refused) {
+    const std::lock_guard lock(refusing);
+    if (!result.refusal)
+      result.refusal =
+          trainer ? trainer->refusal(refused) : MemoryRefusal{communicator.rank(), refused.account(), refused.bytes(),
+                                                              refused.limit(),     refused.live(),    0,
+                                                              std::nullopt};
+    throw;
+  }
+}
+
 }  // namespace
 
 Result<TrainResult> run_training(const TrainRequest& asked) {
@@ -329,11 +361,12 @@ Result<TrainResult> run_training(const TrainRequest& asked) {
   options.timeout_s = request.config.config.comm.timeout_s;
   options.send_mode = request.config.config.comm.rendezvous ? SendMode::kRendezvous : SendMode::kBuffered;
   options.simulate = request.simulate;
-  run_ranks(request.config.degrees.world(), options, [&](int, Communicator& communicator) {
-    MemoryLedger ledger(request.config.config.limits.memory);
-    const RankThread thread(ledger, threads_per_rank(request.config, available_cores()));
-    RankTrainer(request, preparation, communicator, ledger, result).run();
-  });
+  try {
+    run_ranks(request.config.degrees.world(), options,
+              [&](int, Communicator& communicator) { train_rank(request, preparation, communicator, result); });
+  } catch (const RankError& error) {
+    if (!result.refusal || result.refusal->rank != error.rank()) throw;
+  }
   return result;
 }
 

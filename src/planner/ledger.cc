@@ -53,6 +53,16 @@ class StepReplay {
     }
   }
 
+  InstructionMemory at(const Program& program, size_t instruction) {
+    FIVEFOLD_CHECK(instruction < program.instructions.size());
+    for (size_t i = 0; i < instruction; ++i) execute(program.instructions[i]);
+    memory_.reset_peak();
+    InstructionMemory at{.before = memory_.live(), .most = {}};
+    execute(program.instructions[instruction]);
+    at.most = memory_.at_peak();
+    return at;
+  }
+
   const MemoryReplay& memory() const { return memory_; }
   Program program() const { return part_.program(); }
 
@@ -183,6 +193,13 @@ Ledger predict_memory(const ModelSpec& model, const Inventory& inventory, const 
   ledger.peak_total = replay.memory().peak_total();
   ledger.peak_moment = replay.memory().peak_moment();
   return ledger;
+}
+
+InstructionMemory predict_memory_at(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config,
+                                    int rank, size_t instruction) {
+  StepReplay replay(model, inventory, config, rank);
+  replay.allocate_persistent();
+  return replay.at(replay.program(), instruction);
 }
 
 std::vector<int64_t> memory_timeline(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config) {

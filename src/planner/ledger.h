@@ -31,6 +31,14 @@ struct Ledger {
 // group in the partial gradients that lie in their shards; else all have the same.
 Ledger predict_memory(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config, int rank = 0);
 
+// Of one instruction of the step's Program: what is live when it begins, and the most that is while it runs.
+struct InstructionMemory {
+  AccountBytes before, most;
+};
+// REQUIRES: `instruction` is its place in training_program() of the rank.
+InstructionMemory predict_memory_at(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config,
+                                    int rank, size_t instruction);
+
 // Of the ids, targets, positions and document offsets of one microbatch, which live for the whole step.
 int64_t microbatch_data_bytes(const ResolvedConfig& config);
 

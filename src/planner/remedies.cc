@@ -55,6 +55,8 @@ class Candidates {
     // The global batch stays what it is, also where it followed from what has changed.
     const auto followed = [](const RunConfig& c) { return c.batch.micro * c.parallel.dp; };
     if (followed(config) != followed(config_)) config.batch.global = sequences_;
+    // A gradient's type that was right for one microbatch a step is not for several.
+    if (!validate_layout(model_, config).empty()) config.precision.grads = config.precision.reduce = std::nullopt;
     changed_.push_back(std::move(config));
   }
 
@@ -163,8 +165,12 @@ class Candidates {
 
 class RemedySearch {
  public:
-  RemedySearch(const ModelSpec& model, const RunConfig& config, const HardwareSpec& hardware)
-      : model_(model), config_(config), hardware_(hardware), inventory_(build_inventory(model)) {}
+  RemedySearch(const ModelSpec& model, const RunConfig& config, const HardwareSpec& hardware, int64_t beyond_plan)
+      : model_(model),
+        config_(config),
+        hardware_(hardware),
+        beyond_plan_(beyond_plan),
+        inventory_(build_inventory(model)) {}
 
   RemedyList list() const {
     RemedyList list{.before = need(config_), .each = {}, .together = {}};
@@ -187,7 +193,8 @@ class RemedySearch {
   }
 
   int64_t peak(const RunConfig& config) const {
-    return fullest_rank(model_, inventory_, resolve(config, model_).value(), hardware_).ledger.peak_total;
+    return beyond_plan_ +
+           fullest_rank(model_, inventory_, resolve(config, model_).value(), hardware_).ledger.peak_total;
   }
   int64_t capacity(const RunConfig& config) const {
     return planned_capacity(resolve(config, model_).value(), hardware_);
@@ -255,6 +262,7 @@ class RemedySearch {
   const ModelSpec& model_;
   const RunConfig& config_;
   const HardwareSpec& hardware_;
+  int64_t beyond_plan_;
   Inventory inventory_;
 };
 
@@ -262,8 +270,9 @@ class RemedySearch {
 
 std::string_view to_string(RemedyKind kind) { return kRemedyNames[static_cast<size_t>(kind)]; }
 
-RemedyList find_remedies(const ModelSpec& model, const RunConfig& config, const HardwareSpec& hardware) {
-  return RemedySearch(model, config, hardware).list();
+RemedyList find_remedies(const ModelSpec& model, const RunConfig& config, const HardwareSpec& hardware,
+                         int64_t beyond_plan) {
+  return RemedySearch(model, config, hardware, beyond_plan).list();
 }
 
 }  // namespace fivefold

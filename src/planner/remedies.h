@@ -55,7 +55,9 @@ struct RemedyList {
   std::optional<Remedy> together;
 };
 
-// `config`: as written, unresolved. REQUIRES: validate_layout() and planner_scope() find nothing.
-RemedyList find_remedies(const ModelSpec& model, const RunConfig& config, const HardwareSpec& hardware);
+// `config`: as written, unresolved. `beyond_plan`: bytes that a run was seen to hold beside its plan, counted in every
+// peak. REQUIRES: validate_layout() and planner_scope() find nothing.
+RemedyList find_remedies(const ModelSpec& model, const RunConfig& config, const HardwareSpec& hardware,
+                         int64_t beyond_plan = 0);
 
 }  // namespace fivefold

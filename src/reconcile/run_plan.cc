@@ -95,6 +95,13 @@ RecordedInstruction as_recorded(const Instruction& instruction, const Inventory&
           instruction.microbatch};
 }
 
+const Ledger& RunPlan::fullest_ledger() const {
+  const Ledger* fullest = &ledger;
+  for (const RankPlan& rank : others)
+    if (rank.ledger.peak_total > fullest->peak_total) fullest = &rank.ledger;
+  return *fullest;
+}
+
 Result<RunPlan> make_run_plan(const ModelSpec& model, const ResolvedConfig& config, int threads,
                               const HardwareSpec* hardware) {
   const std::vector<Error> outside = planner_scope(model, config.config);

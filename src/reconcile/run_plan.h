@@ -56,6 +56,8 @@ struct RunPlan {
   }
   const Program& program_of(int rank) const { return other(rank) ? other(rank)->program : program; }
   const Ledger& ledger_of(int rank) const { return other(rank) ? other(rank)->ledger : ledger; }
+  // Of the rank that needs most.
+  const Ledger& fullest_ledger() const;
   const std::vector<TrafficLine>& traffic_of(int rank) const { return other(rank) ? other(rank)->traffic : traffic; }
   // REQUIRES: hardware is known.
   const PartSeconds& parts_of(int rank) const { return other(rank) ? other(rank)->parts : time->parts; }

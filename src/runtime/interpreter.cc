@@ -70,12 +70,14 @@ StepOutcome Interpreter::run_step(const Program& program, const std::function<bo
   for (size_t i = 0; i < program.instructions.size(); ++i) {
     const Instruction& instruction = program.instructions[i];
     const double wall = clock_seconds(CLOCK_MONOTONIC), cpu = clock_seconds(CLOCK_THREAD_CPUTIME_ID);
+    left_at_ = i;
     run(instruction, i + 1 < program.instructions.size() ? &program.instructions[i + 1] : nullptr);
     if (instruction.op == Opcode::kGradNorm)
       outcome_.updated = outcome_.valid_tokens > 0 && (!accept || accept(outcome_.loss, outcome_.grad_norm));
     times_[i] = {wall - origin_s_, clock_seconds(CLOCK_MONOTONIC) - origin_s_,
                  clock_seconds(CLOCK_THREAD_CPUTIME_ID) - cpu};
   }
+  left_at_.reset();
   outcome_.seconds = clock_seconds(CLOCK_MONOTONIC) - begin;
   return outcome_;
 }

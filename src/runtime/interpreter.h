@@ -66,6 +66,9 @@ class Interpreter {
   // Completes the gathers of ZeRO-1/2 weights that the last step issued: call before weights are read from outside.
   void finish_parameter_gathers();
 
+  // Where run_step() was left by an exception: the instruction's place in the program. Nothing: it was not.
+  std::optional<size_t> left_at() const { return left_at_; }
+
   // Times of the last program's instructions, in its order.
   const std::vector<InstructionTime>& times() const { return times_; }
   // The moment from which times() count, on the steady clock.
@@ -94,6 +97,7 @@ class Interpreter {
   std::vector<Work> unshards_;                 // by unit
   std::vector<std::vector<Work>> reductions_;  // by unit
   std::vector<InstructionTime> times_;
+  std::optional<size_t> left_at_;
   struct Bucket {
     std::vector<int> units;
     std::vector<InOut> buffers;

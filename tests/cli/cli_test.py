@@ -51,7 +51,7 @@ class Cli(unittest.TestCase):
              "    -> use 8 ranks or fewer, or a cluster, for example simulate = dgx-h100"),
             (["plan", *LLAMA, "--set", "comm.simulate=l4", "--cards", "1,64"], "the run has 64 ranks"),
             ([*EXPLAIN, "--compare", "parallel.zero"], "is not KEY=VALUE"),
-            ([*EXPLAIN, "--compare", "parallel.zero=1,9"], "(with parallel.zero = 9)"),
+            ([*EXPLAIN, "--compare", "parallel.zero=8,9"], "(with parallel.zero = 9)"),
         ]
         for arguments, message in cases:
             with self.subTest(arguments=arguments):

@@ -65,20 +65,29 @@ class CountingAllocator final : public c10::Allocator {
   void copy_data(void* to, const void* from, size_t bytes) const override { std::memcpy(to, from, bytes); }
 };
 
+std::string refusal_text(Account account, int64_t bytes, int64_t limit, const AccountBytes& live) {
+  std::string text = "out of memory: " + format_bytes(bytes) + " of " + std::string(to_string(account)) +
+                     " on top of " + format_bytes(live.total()) + " exceed the limit of " + format_bytes(limit) +
+                     "; live:";
+  for (int i = 0; i < kNumAccounts; ++i) {
+    const auto a = static_cast<Account>(i);
+    if (live[a] > 0) text += " " + std::string(to_string(a)) + " " + format_bytes(live[a]);
+  }
+  return text;
+}
+
 }  // namespace
+
+OutOfMemory::OutOfMemory(Account account, int64_t bytes, int64_t limit, const AccountBytes& live)
+    : std::runtime_error(refusal_text(account, bytes, limit, live)),
+      account_(account),
+      bytes_(bytes),
+      limit_(limit),
+      live_(live) {}
 
 void MemoryLedger::add(Account account, int64_t bytes) {
   const std::lock_guard lock(mutex_);
-  if (limit_bytes_ > 0 && live_total_ + bytes > limit_bytes_) {
-    std::string text = "out of memory: " + format_bytes(bytes) + " of " + std::string(to_string(account)) +
-                       " on top of " + format_bytes(live_total_) + " exceed the limit of " +
-                       format_bytes(limit_bytes_) + "; live:";
-    for (int i = 0; i < kNumAccounts; ++i) {
-      const auto a = static_cast<Account>(i);
-      if (live_[a] > 0) text += " " + std::string(to_string(a)) + " " + format_bytes(live_[a]);
-    }
-    throw OutOfMemory(text);
-  }
+  if (limit_bytes_ > 0 && live_total_ + bytes > limit_bytes_) throw OutOfMemory(account, bytes, limit_bytes_, live_);
   live_[account] += bytes;
   live_total_ += bytes;
   if (live_[account] > peak_[account]) peak_[account] = live_[account];

@@ -14,10 +14,20 @@
 
 namespace fivefold {
 
-// Thrown by an allocation over a rank's limit, with the live bytes per account in its text.
+// Thrown by an allocation over a rank's limit: what was asked for and what was live. Its text says the same.
 class OutOfMemory : public std::runtime_error {
  public:
-  using std::runtime_error::runtime_error;
+  OutOfMemory(Account account, int64_t bytes, int64_t limit, const AccountBytes& live);
+
+  Account account() const { return account_; }
+  int64_t bytes() const { return bytes_; }
+  int64_t limit() const { return limit_; }
+  const AccountBytes& live() const { return live_; }
+
+ private:
+  Account account_;
+  int64_t bytes_, limit_;
+  AccountBytes live_;
 };
 
 // One allocation or free, as logged when logging is on.
