@@ -10,6 +10,7 @@
 #include "cli/five_steps.h"
 #include "cli/output.h"
 #include "cli/plan_json.h"
+#include "cli/remedies_text.h"
 
 namespace fivefold {
 namespace {
@@ -54,6 +55,7 @@ std::string no_fit_text(const SearchResult& result) {
                      "\n";
   text += heading("What would make it fit");
   for (const Fix& fix : result.fixes) text += fmt::format("  {}\n    {}\n", fix.change, fix.price);
+  if (result.remedies) text += "\n" + remedies_text(*result.remedies, " of the layout that needs least");
   return text;
 }
 
@@ -118,6 +120,7 @@ Json plan_json(const SearchRequest& request, const SearchResult& result, double 
         {"kind", to_string(result.obstacle)}, {"smallest_peak", result.smallest_peak}, {"fixes", Json::array()}};
     for (const Fix& fix : result.fixes)
       json["does_not_fit"]["fixes"].push_back({{"change", fix.change}, {"price", fix.price}});
+    if (result.remedies) json["does_not_fit"]["remedies"] = remedies_json(*result.remedies);
   } else {
     json["wall"] = to_string(result.wall);
   }

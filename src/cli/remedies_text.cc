@@ -58,9 +58,10 @@ Json remedy_json(const Need& before, const Remedy& remedy) {
 
 }  // namespace
 
-std::string remedies_text(const RemedyList& list) {
+std::string remedies_text(const RemedyList& list, std::string_view of) {
   const Need& before = list.before;
-  std::string text = painted(Paint::kHeading, "Remedies, in the order to try them, each alone") + "\n";
+  std::string text =
+      painted(Paint::kHeading, fmt::format("Remedies{}, in the order to try them, each alone", of)) + "\n";
   Table table({"remedy", "saves", "peak", "fits", "tokens/s", "changes", "setting"});
   for (const Remedy& remedy : list.each)
     table.add_row({std::string(to_string(remedy.kind)), saved(before, remedy.need), format_bytes(remedy.need.peak),

@@ -155,7 +155,7 @@ void print_result(const TrainResult& result, const std::filesystem::path& direct
 RemedyList remedies_of(const CommonOptions& options, const LoadedRun& run, const HardwareSpec& hardware,
                        int64_t beyond_plan) {
   std::vector<Error> errors;
-  return find_remedies(run.model, load_run_config(options, errors), hardware, beyond_plan);
+  return find_remedies(run.model, load_run_config(options, errors), hardware, {.beyond_plan = beyond_plan});
 }
 
 ExitCode refuse_plan(const CommonOptions& options, const LoadedRun& run, const RunPlan& plan,

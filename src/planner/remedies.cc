@@ -165,12 +165,9 @@ class Candidates {
 
 class RemedySearch {
  public:
-  RemedySearch(const ModelSpec& model, const RunConfig& config, const HardwareSpec& hardware, int64_t beyond_plan)
-      : model_(model),
-        config_(config),
-        hardware_(hardware),
-        beyond_plan_(beyond_plan),
-        inventory_(build_inventory(model)) {}
+  RemedySearch(const ModelSpec& model, const RunConfig& config, const HardwareSpec& hardware,
+               const RemedyOptions& options)
+      : model_(model), config_(config), hardware_(hardware), options_(options), inventory_(build_inventory(model)) {}
 
   RemedyList list() const {
     RemedyList list{.before = need(config_), .each = {}, .together = {}};
@@ -193,7 +190,7 @@ class RemedySearch {
   }
 
   int64_t peak(const RunConfig& config) const {
-    return beyond_plan_ +
+    return options_.beyond_plan +
            fullest_rank(model_, inventory_, resolve(config, model_).value(), hardware_).ledger.peak_total;
   }
   int64_t capacity(const RunConfig& config) const {
@@ -207,7 +204,10 @@ class RemedySearch {
                             predict_cost(model_, inventory_, resolved, hardware_).seconds};
   }
   Remedy remedy(RemedyKind kind, const RunConfig& config) const {
-    return {.kind = kind, .config = config, .settings = config_changes(config_, config), .need = need(config)};
+    return {.kind = kind,
+            .config = config,
+            .settings = config_changes(options_.written ? *options_.written : config_, config),
+            .need = need(config)};
   }
 
   // Of the settings of a kind that are valid and save memory the mildest that fits, else the one that saves most.
@@ -262,7 +262,7 @@ class RemedySearch {
   const ModelSpec& model_;
   const RunConfig& config_;
   const HardwareSpec& hardware_;
-  int64_t beyond_plan_;
+  const RemedyOptions& options_;
   Inventory inventory_;
 };
 
@@ -271,8 +271,8 @@ class RemedySearch {
 std::string_view to_string(RemedyKind kind) { return kRemedyNames[static_cast<size_t>(kind)]; }
 
 RemedyList find_remedies(const ModelSpec& model, const RunConfig& config, const HardwareSpec& hardware,
-                         int64_t beyond_plan) {
-  return RemedySearch(model, config, hardware, beyond_plan).list();
+                         const RemedyOptions& options) {
+  return RemedySearch(model, config, hardware, options).list();
 }
 
 }  // namespace fivefold

@@ -55,9 +55,13 @@ struct RemedyList {
   std::optional<Remedy> together;
 };
 
-// `config`: as written, unresolved. `beyond_plan`: bytes that a run was seen to hold beside its plan, counted in every
-// peak. REQUIRES: validate_layout() and planner_scope() find nothing.
+struct RemedyOptions {
+  int64_t beyond_plan = 0;             // bytes that a run was seen to hold beside its plan: added to every peak
+  const RunConfig* written = nullptr;  // what `settings` change; null: the configuration itself
+};
+
+// `config`: unresolved. REQUIRES: validate_layout() and planner_scope() find nothing.
 RemedyList find_remedies(const ModelSpec& model, const RunConfig& config, const HardwareSpec& hardware,
-                         int64_t beyond_plan = 0);
+                         const RemedyOptions& options = {});
 
 }  // namespace fivefold

@@ -15,6 +15,7 @@
 #include "planner/capacity.h"
 #include "planner/cost.h"
 #include "planner/layout_space.h"
+#include "planner/remedies.h"
 
 namespace fivefold {
 
@@ -84,6 +85,7 @@ struct SearchResult {
   Obstacle obstacle = Obstacle::kStates;  // when nothing fits
   int64_t smallest_peak = 0;              // when nothing fits: of the configuration that needs least
   std::vector<Fix> fixes;                 // when nothing fits
+  std::optional<RemedyList> remedies;     // when nothing fits: of the layout that needs least, as changes of `base`
 };
 
 // Errors: no layout is legal at any rank count, with what is wrong with data parallelism alone; a model or setting

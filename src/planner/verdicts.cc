@@ -17,6 +17,7 @@ constexpr double kCommunicationBound = 0.25;  // share of the step
 // The layout that needs least on so many ranks: one sequence at a time, every layer recomputed, as far as these are not
 // fixed, and the smallest of the splits and shardings.
 struct SmallLayout {
+  RunConfig written;
   ResolvedConfig config;
   bool fits = false;
 };
@@ -41,7 +42,7 @@ std::optional<SmallLayout> smallest_layout(const SearchRequest& request, const I
     LayoutExplorer explorer(memo, space);
     const std::optional<Layout> smallest = explorer.smallest({});
     if (!smallest) continue;
-    small = SmallLayout{*space.resolved(*smallest), explorer.seconds(*smallest).has_value()};
+    small = SmallLayout{space.config(*smallest), *space.resolved(*smallest), explorer.seconds(*smallest).has_value()};
     if (small->fits) return small;
   }
   return small;
@@ -240,6 +241,10 @@ void Verdicts::describe_obstacle(SearchResult& result) const {
   else
     result.obstacle = states > capacity ? Obstacle::kStates : Obstacle::kActivations;
   add_fixes(result, smallest);
+  RunConfig written = small->written;
+  if (request_.base.batch.global > 0) written.batch.global = request_.base.batch.global;
+  if (!validate_layout(request_.model, written).empty()) written.batch.global = small->written.batch.global;
+  result.remedies = find_remedies(request_.model, written, request_.hardware, {.written = &request_.base});
 }
 
 void Verdicts::add_fixes(SearchResult& result, const ResolvedConfig& smallest) const {
