@@ -14,6 +14,7 @@
 #include "cli/machine.h"
 #include "cli/plan_text.h"
 #include "planner/scope.h"
+#include "planner/small_layout.h"
 #include "spec/model_named.h"
 #include "spec/network.h"
 #include "spec/run_config_io.h"
@@ -85,7 +86,8 @@ FixedKeys fixed_keys(const std::map<std::string, KeySource>& keys) {
           .micro = is_set("batch.micro"),
           .recompute = is_set("recompute.kind"),
           .every = is_set("recompute.every"),
-          .compute = is_set("precision.compute")};
+          .compute = is_set("precision.compute"),
+          .method = is_set("method.kind")};
 }
 
 // What the search needs, or every reason why it cannot start.
@@ -149,11 +151,16 @@ ExitCode run_cards(const PlanOptions& options, SearchRequest request) {
   }
   std::vector<CardsRow> rows;
   bool any = false;
+  request.goal = SearchGoal::kThroughput;
+  std::vector<MethodKind> methods = {MethodKind::kFull, MethodKind::kLora, MethodKind::kQlora};
+  if (request.fixed.method) methods = {request.base.method.kind};
   for (const int count : *cards) {
-    request.rank_counts = {count};
-    request.goal = SearchGoal::kThroughput;
-    rows.push_back({count, search_layouts(request)});
-    any = any || (rows.back().result.ok() && !rows.back().result->plans.empty());
+    for (const MethodKind method : methods) {
+      request.rank_counts = {count};
+      request.base.method.kind = method;
+      rows.push_back({count, method, search_layouts(request)});
+      any = any || (rows.back().result.ok() && !rows.back().result->plans.empty());
+    }
   }
   if (options.common.json)
     print_json(cards_json(rows, request.hardware));
@@ -173,11 +180,12 @@ ExitCode run_plan(PlanOptions& options) {
     return ExitCode::kBadInput;
   }
   if (!options.cards.empty()) return run_cards(options, std::move(request));
-  const Result<SearchResult> result = search_layouts(request);
+  Result<SearchResult> result = search_layouts(request);
   if (!result.ok()) {
     print_errors({result.error()});
     return ExitCode::kBadInput;
   }
+  result->methods = method_needs(request, request.rank_counts.back());
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (options.common.json)
     print_json(plan_json(request, *result, seconds));
@@ -208,7 +216,7 @@ RunCommand add_plan_command(CLI::App& app) {
   app.add_option("--global-batch", options->global_batch, "sequences per step")
       ->check(CLI::PositiveNumber)
       ->option_text("B");
-  app.add_option("--method", options->method, "full; lora and qlora are not in the engine yet")->option_text("KIND");
+  app.add_option("--method", options->method, "full, lora or qlora")->option_text("KIND");
   app.add_option("--memory", options->memory, "memory that a rank may use, for example 80GB")->option_text("SIZE");
   app.add_option("--minimize", options->minimize, "goal: the fewest devices")
       ->check(CLI::IsMember({"gpus"}))

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "base/table.h"
@@ -59,6 +60,19 @@ std::string no_fit_text(const SearchResult& result) {
   return text;
 }
 
+// An adapter may need fewer devices than any split of full training.
+std::string methods_text(const SearchRequest& request, const SearchResult& result) {
+  if (result.methods.empty()) return "";
+  std::vector<std::string> words;
+  for (const MethodNeed& need : result.methods) {
+    const std::string least =
+        need.ranks == 0 ? fmt::format("does not fit {} rank(s)", request.rank_counts.back())
+                        : fmt::format("needs at least {} rank(s), {} each", need.ranks, format_bytes(need.peak));
+    words.push_back(fmt::format("  {} {}\n", to_string(need.kind), least));
+  }
+  return heading("An adapter instead of a split") + join(words, "") + "\n";
+}
+
 std::string wall_text(const SearchResult& result) {
   switch (result.wall) {
     case Wall::kMemory:
@@ -94,7 +108,7 @@ std::string plan_text(const SearchRequest& request, const SearchResult& result) 
                         format_bytes(best.capacity), "1 %");
     text += time_table(best.cost);
   }
-  text += "\n" + heading("Why the rest loses") + rejected_text(result);
+  text += "\n" + methods_text(request, result) + heading("Why the rest loses") + rejected_text(result);
   return text +
          fmt::format("\n{} bounds of layouts computed, {} layouts replayed\n", result.evaluated, result.replayed);
 }
@@ -124,6 +138,10 @@ Json plan_json(const SearchRequest& request, const SearchResult& result, double 
   } else {
     json["wall"] = to_string(result.wall);
   }
+  for (const MethodNeed& need : result.methods)
+    json["methods"].push_back({{"method", to_string(need.kind)},
+                               {"gpus", need.ranks == 0 ? Json() : Json(need.ranks)},
+                               {"peak", need.ranks == 0 ? Json() : Json(need.peak)}});
   json["fixed"] = fixed_text(request.fixed, request.base);
   json["evaluated"] = result.evaluated;
   json["replayed"] = result.replayed;
@@ -132,27 +150,38 @@ Json plan_json(const SearchRequest& request, const SearchResult& result, double 
 }
 
 std::string cards_text(const SearchRequest& request, const std::vector<CardsRow>& rows) {
-  Table table({"cards", "full fine-tuning", "peak", "tokens/s"});
+  Table table({"cards", "method", "layout", "peak", "tokens/s"});
+  std::map<int, MethodKind> use;  // the first of a number of cards that fits
+  int before = rows.empty() ? 0 : rows[0].cards;
   for (const CardsRow& row : rows) {
-    if (!row.result.ok())
-      table.add_row({std::to_string(row.cards), row.result.error().problem, "", ""});
-    else if (row.result->plans.empty())
-      table.add_row({std::to_string(row.cards), "does not fit: " + std::string(to_string(row.result->obstacle)),
+    if (row.cards != before) table.add_rule();
+    before = row.cards;
+    const std::string cards = std::to_string(row.cards), method(to_string(row.method));
+    if (!row.result.ok()) {
+      table.add_row({cards, method, row.result.error().problem, "", ""});
+    } else if (row.result->plans.empty()) {
+      table.add_row({cards, method, "does not fit: " + std::string(to_string(row.result->obstacle)),
                      format_bytes(row.result->smallest_peak), ""});
-    else
-      table.add_row({std::to_string(row.cards), layout_text(row.result->plans[0].config),
+    } else {
+      use.emplace(row.cards, row.method);
+      table.add_row({cards, method, layout_text(row.result->plans[0].config),
                      format_bytes(row.result->plans[0].ledger.peak_total),
                      fmt::format("{:.0f}", row.result->plans[0].tokens_per_s)});
+    }
   }
-  return heading(fmt::format("{} on {}{}", request.model.name, request.hardware.device.name,
-                             simulated_text(request.hardware))) +
-         table.to_string(2);
+  std::vector<std::string> words;
+  for (const auto& [cards, method] : use) words.push_back(fmt::format("{}: {}", cards, to_string(method)));
+  std::string text = heading(fmt::format("{} on {}{}", request.model.name, request.hardware.device.name,
+                                         simulated_text(request.hardware))) +
+                     table.to_string(2);
+  if (!words.empty()) text += fmt::format("  most that can be trained, by cards: {}\n", join(words, ", "));
+  return text;
 }
 
 Json cards_json(const std::vector<CardsRow>& rows, const HardwareSpec& hardware) {
   Json json{{"cards", Json::array()}};
   for (const CardsRow& row : rows) {
-    Json entry{{"gpus", row.cards}, {"method", "full"}};
+    Json entry{{"gpus", row.cards}, {"method", to_string(row.method)}};
     entry["fits"] = row.result.ok() && !row.result->plans.empty();
     if (!row.result.ok())
       entry["reason"] = row.result.error().message();

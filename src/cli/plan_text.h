@@ -12,9 +12,10 @@ namespace fivefold {
 std::string plan_text(const SearchRequest& request, const SearchResult& result);
 nlohmann::ordered_json plan_json(const SearchRequest& request, const SearchResult& result, double wall_seconds);
 
-// One number of devices of `plan --cards`.
+// One number of devices and one method of `plan --cards`; the rows of a number are neighbours, in order of the methods.
 struct CardsRow {
   int cards = 0;
+  MethodKind method = MethodKind::kFull;
   Result<SearchResult> result;
 };
 std::string cards_text(const SearchRequest& request, const std::vector<CardsRow>& rows);

@@ -34,6 +34,7 @@ namespace fivefold {
 struct FixedKeys {
   bool dp = false, tp = false, sp = false, cp = false, cp_kind = false, pp = false, vpp = false, schedule = false;
   bool zero = false, shard_size = false, micro = false, recompute = false, every = false, compute = false;
+  bool method = false;  // of plans for several methods
 };
 
 enum class TensorReach : uint8_t { kNode, kAnywhere };

@@ -8,6 +8,8 @@
 #include "planner/capacity.h"
 #include "planner/cost.h"
 #include "planner/scope.h"
+#include "spec/dropped_tensors.h"
+#include "spec/inventory.h"
 #include "spec/run_config_io.h"
 #include "spec/validate.h"
 
@@ -25,9 +27,10 @@ constexpr int kMostTimesRanks = 64;
 
 // What the engine or the planner would refuse of `changed` and not of `config`: a run that is only planned may have
 // refusals from the start.
-bool adds_refusal(const ModelSpec& model, const RunConfig& config, const RunConfig& changed) {
+bool adds_refusal(const ModelSpec& base, const RunConfig& config, const RunConfig& changed) {
+  const ModelSpec model = with_method(base, changed.method);
   if (!validate_layout(model, changed).empty() || !planner_scope(model, changed).empty()) return true;
-  const std::vector<Error> before = validate_engine(model, config);
+  const std::vector<Error> before = validate_engine(with_method(base, config.method), config);
   for (const Error& error : validate_engine(model, changed))
     if (std::none_of(before.begin(), before.end(), [&](const Error& known) { return known.where == error.where; }))
       return true;
@@ -38,7 +41,9 @@ bool adds_refusal(const ModelSpec& model, const RunConfig& config, const RunConf
 class Candidates {
  public:
   Candidates(const ModelSpec& model, const RunConfig& config)
-      : model_(model), config_(config), sequences_(resolve(config, model).value().config.batch.global) {}
+      : model_(model),
+        config_(config),
+        sequences_(resolve(config, with_method(model, config.method)).value().config.batch.global) {}
 
   std::vector<RunConfig> of(RemedyKind kind) {
     changed_.clear();
@@ -56,7 +61,8 @@ class Candidates {
     const auto followed = [](const RunConfig& c) { return c.batch.micro * c.parallel.dp; };
     if (followed(config) != followed(config_)) config.batch.global = sequences_;
     // A gradient's type that was right for one microbatch a step is not for several.
-    if (!validate_layout(model_, config).empty()) config.precision.grads = config.precision.reduce = std::nullopt;
+    if (!validate_layout(with_method(model_, config.method), config).empty())
+      config.precision.grads = config.precision.reduce = std::nullopt;
     changed_.push_back(std::move(config));
   }
 
@@ -111,9 +117,13 @@ class Candidates {
 
   void add_recomputed_tensors() {
     if (config_.recompute.kind != RecomputeKind::kNone) return;
-    using Names = std::vector<std::string>;
-    for (const Names& tensors : {Names{"mlp.gate_up"}, Names{"mlp.gate_up", "attention.qkv"}})
+    // The widest first: they save most for the products that are repeated.
+    const std::vector<Droppable> names = droppable_tensors(model_);
+    std::vector<std::string> tensors;
+    for (auto name = names.rbegin(); name != names.rend(); ++name) {
+      tensors.emplace_back(to_string(*name));
       with([&](RunConfig& c) { c.recompute = {.kind = RecomputeKind::kSelective, .every = 1, .tensors = tensors}; });
+    }
   }
 
   void add_recomputed_layers() {
@@ -167,7 +177,7 @@ class RemedySearch {
  public:
   RemedySearch(const ModelSpec& model, const RunConfig& config, const HardwareSpec& hardware,
                const RemedyOptions& options)
-      : model_(model), config_(config), hardware_(hardware), options_(options), inventory_(build_inventory(model)) {}
+      : model_(model), config_(config), hardware_(hardware), options_(options) {}
 
   RemedyList list() const {
     RemedyList list{.before = need(config_), .each = {}, .together = {}};
@@ -189,19 +199,29 @@ class RemedySearch {
     return kinds;
   }
 
-  int64_t peak(const RunConfig& config) const {
-    return options_.beyond_plan +
-           fullest_rank(model_, inventory_, resolve(config, model_).value(), hardware_).ledger.peak_total;
+  // What is derived from the model depends on the method.
+  struct Derived {
+    ModelSpec model;
+    Inventory inventory;
+    ResolvedConfig config;
+  };
+  Derived derived(const RunConfig& config) const {
+    ModelSpec model = with_method(model_, config.method);
+    Inventory inventory = build_inventory(model);
+    ResolvedConfig resolved = resolve(config, model).value();
+    return {std::move(model), std::move(inventory), std::move(resolved)};
   }
-  int64_t capacity(const RunConfig& config) const {
-    return planned_capacity(resolve(config, model_).value(), hardware_);
+  int64_t peak(const Derived& run) const {
+    return options_.beyond_plan + fullest_rank(run.model, run.inventory, run.config, hardware_).ledger.peak_total;
   }
+  int64_t peak(const RunConfig& config) const { return peak(derived(config)); }
+  int64_t capacity(const RunConfig& config) const { return planned_capacity(derived(config).config, hardware_); }
   Need need(const RunConfig& config) const {
-    const ResolvedConfig resolved = resolve(config, model_).value();
-    return {.peak = peak(config),
-            .capacity = capacity(config),
-            .tokens_per_s = static_cast<double>(resolved.tokens_per_step) /
-                            predict_cost(model_, inventory_, resolved, hardware_).seconds};
+    const Derived run = derived(config);
+    const double seconds = predict_cost(run.model, run.inventory, run.config, hardware_).seconds;
+    return {.peak = peak(run),
+            .capacity = planned_capacity(run.config, hardware_),
+            .tokens_per_s = static_cast<double>(run.config.tokens_per_step) / seconds};
   }
   Remedy remedy(RemedyKind kind, const RunConfig& config) const {
     return {.kind = kind,
@@ -263,7 +283,6 @@ class RemedySearch {
   const RunConfig& config_;
   const HardwareSpec& hardware_;
   const RemedyOptions& options_;
-  Inventory inventory_;
 };
 
 }  // namespace

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "spec/hardware.h"
-#include "spec/inventory.h"
 #include "spec/model.h"
 #include "spec/run_config_resolve.h"
 
@@ -60,7 +59,8 @@ struct RemedyOptions {
   const RunConfig* written = nullptr;  // what `settings` change; null: the configuration itself
 };
 
-// `config`: unresolved. REQUIRES: validate_layout() and planner_scope() find nothing.
+// `config`: unresolved; `model`: with or without an adapter, since the method of each configuration counts. REQUIRES:
+// validate_layout() and planner_scope() find nothing.
 RemedyList find_remedies(const ModelSpec& model, const RunConfig& config, const HardwareSpec& hardware,
                          const RemedyOptions& options = {});
 

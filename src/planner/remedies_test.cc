@@ -124,7 +124,8 @@ TEST(Remedies, AreValidSettingsInOrder) {
 }
 
 // SmolLM2-135M, 8,192 tokens on each of two ranks: 16 x 134.5e6 = 2.15 GB of states and 8,192 x 30 x 11,564 bytes = 2.8
-// GB of activations, beside 0.97 GB that a GPU keeps. Under 2.85 GB neither may stay; a smaller microbatch or more ranks there are not for two sequences.
+// GB of activations, beside 0.97 GB that a GPU keeps. Under 2.85 GB neither may stay; a smaller microbatch or more
+// ranks there are not for two sequences.
 TEST(Remedies, TogetherWhenNoneIsEnough) {
   const ModelSpec model = named_model("smollm2-135m");
   const RunConfig config = configured(

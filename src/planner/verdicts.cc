@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/text.h"
+#include "planner/small_layout.h"
 #include "spec/validate.h"
 
 namespace fivefold {
@@ -13,46 +14,6 @@ namespace {
 
 constexpr double kWorthMemory = 1.05;         // memory is the wall when this much faster layouts do not fit
 constexpr double kCommunicationBound = 0.25;  // share of the step
-
-// The layout that needs least on so many ranks: one sequence at a time, every layer recomputed, as far as these are not
-// fixed, and the smallest of the splits and shardings.
-struct SmallLayout {
-  RunConfig written;
-  ResolvedConfig config;
-  bool fits = false;
-};
-std::optional<SmallLayout> smallest_layout(const SearchRequest& request, const Inventory& inventory, int ranks) {
-  FixedKeys fixed = request.fixed;
-  RunConfig base = request.base;
-  base.batch.global = ranks * (fixed.micro ? base.batch.micro : 1);
-  if (!fixed.micro) base.batch.micro = 1;
-  if (!fixed.recompute) base.recompute.kind = RecomputeKind::kFull;
-  if (!fixed.every) base.recompute.every = 1;
-  fixed.micro = fixed.recompute = fixed.every = true;
-  if (!fixed.schedule && !fixed.vpp) {
-    base.parallel.schedule = ScheduleKind::k1F1B;
-    base.parallel.vpp = 1;
-    fixed.schedule = fixed.vpp = true;
-  }
-  PredictionMemo memo(request.model, inventory, request.hardware);
-  std::optional<SmallLayout> small;
-  for (const TensorReach reach : {TensorReach::kNode, TensorReach::kAnywhere}) {
-    if (reach == TensorReach::kAnywhere && ranks_of_node(request.hardware, ranks) == ranks) continue;
-    const LayoutSpace space(request.model, base, fixed, request.hardware, ranks, reach);
-    LayoutExplorer explorer(memo, space);
-    const std::optional<Layout> smallest = explorer.smallest({});
-    if (!smallest) continue;
-    small = SmallLayout{space.config(*smallest), *space.resolved(*smallest), explorer.seconds(*smallest).has_value()};
-    if (small->fits) return small;
-  }
-  return small;
-}
-
-std::optional<ResolvedConfig> small_layout(const SearchRequest& request, const Inventory& inventory, int ranks) {
-  std::optional<SmallLayout> small = smallest_layout(request, inventory, ranks);
-  if (!small || !small->fits) return std::nullopt;
-  return std::move(small->config);
-}
 
 std::string price(const SearchRequest& request, const Inventory& inventory, const ResolvedConfig& config) {
   const StepCost cost = predict_cost(request.model, inventory, config, request.hardware);

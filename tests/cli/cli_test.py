@@ -70,6 +70,40 @@ class Cli(unittest.TestCase):
         self.assertIn(plan["does_not_fit"]["kind"], ("states", "activations", "one layer"))
         self.assertTrue(plan["does_not_fit"]["fixes"])
 
+    def test_no_fit_lists_remedies_that_can_be_pasted(self):
+        run = fivefold("plan", "--model", "llama-3.1-8b", "--gpu", "h100-sxm-80gb", "--gpus", "1", "--sequence", "4096",
+                       "--memory", "30GB", "--json")
+        self.assertEqual(run.returncode, 3, run.stderr)
+        remedies = json.loads(run.stdout)["does_not_fit"]["remedies"]
+        kinds = [remedy["remedy"] for remedy in remedies["each"]]
+        self.assertIn("LoRA", kinds)
+        self.assertLess(kinds.index("LoRA"), kinds.index("QLoRA"))
+        for remedy in remedies["each"]:
+            self.assertEqual(remedies["peak"] - remedy["saves"], remedy["peak"])
+            self.assertEqual(remedy["fits"], remedy["peak"] <= remedy["capacity"])
+            settings = sum((["--set", setting] for setting in remedy["set"]), [])
+            explained = fivefold("explain", "--set", "model.name=llama-3.1-8b", "--set", "hardware.name=h100-sxm-80gb",
+                                 "--set", "batch.sequence=4096", *settings, "--json")
+            self.assertEqual(explained.returncode, 0, explained.stderr)
+            memory = json.loads(explained.stdout)["ranks"][0]["memory"]
+            self.assertEqual(memory["peak"], remedy["peak"], remedy["remedy"])
+
+    def test_comparisons_keep_columns_that_are_not_valid(self):
+        run = fivefold(*EXPLAIN, "--compare", "parallel.zero=1,9", "--compare", "batch.micro=1,2", "--json")
+        self.assertEqual(run.returncode, 0, run.stderr)
+        compared = json.loads(run.stdout)
+        self.assertEqual(compared["keys"], ["parallel.zero", "batch.micro"])
+        columns = compared["configurations"]
+        self.assertEqual([(c["settings"]["parallel.zero"], c["settings"]["batch.micro"]) for c in columns],
+                         [("1", "1"), ("1", "2"), ("9", "1"), ("9", "2")])
+        self.assertEqual(["errors" in column for column in columns], [False, False, True, True])
+        self.assertIn("0 to 3", columns[2]["errors"][0]["problem"])
+        memory = columns[0]["ranks"][0]["memory"]
+        self.assertEqual(columns[0]["counted_bytes"], 8 * memory["peak"])
+        many = fivefold(*EXPLAIN, "--compare", "parallel.zero=0,1,2,3", "--compare", "batch.micro=1,2,4,8")
+        self.assertEqual(many.returncode, 2)
+        self.assertIn("16 configurations", many.stderr)
+
     def test_plan_json_has_the_documented_keys(self):
         plan = json.loads(fivefold("plan", *LLAMA, "--json").stdout)
         self.assertTrue(plan["fits"])

@@ -73,9 +73,39 @@ def expect(result, code, *words):
 
 
 def memory(folder):
-    expect(train(folder, "limits.memory=300KiB"), 3, "limits.memory", "300.0 KiB a rank", "fivefold plan")
+    """A plan over the limit starts no rank and lists remedies. The setting that `plan` finds under the limit runs under
+    it, and so does every remedy that is said to fit."""
+    refused = train(folder, "limits.memory=300KiB")
+    expect(refused, 3, "limits.memory", "300.0 KiB a rank", "fivefold plan")
+    assert json.loads(refused.stdout)["does_not_fit"]["each"], "no remedies"
     assert not (folder / "runs" / "run" / "record").exists(), "ranks were started"
     expect(train(folder, "limits.memory=300MiB", "run.steps=2"), 0)
+    shutil.rmtree(folder / "runs")
+    # A limit that a smaller microbatch meets. Scratch of kernels, which is not planned, gets 1 MiB.
+    large = ("batch.global=256", "batch.micro=128", "run.steps=2")
+    peak = peak_bytes(folder, *large)
+    limit = f"limits.memory={int(0.8 * peak)}"
+    refused = train(folder, *large, limit)
+    expect(refused, 3)
+    fitting = [r for r in json.loads(refused.stdout)["does_not_fit"]["each"]
+               if r["peak"] + 2**20 <= int(0.8 * peak)]
+    assert fitting, refused.stdout
+    for remedy in fitting:
+        expect(train(folder, *large, limit, *remedy["set"], f"run.name={remedy['remedy'].replace(' ', '-')}"), 0)
+    arguments = [word for setting in large[:1] + large[2:] for word in ("--set", setting)]
+    found = subprocess.run([PROGRAM, "plan", "run.toml", *arguments, "--memory", str(int(0.8 * peak)), "--out",
+                            "found.toml", "--quiet"], cwd=folder, capture_output=True, text=True, timeout=LIMIT_S)
+    expect(found, 0)
+    run = subprocess.run([PROGRAM, "train", "found.toml", "--quiet", "--json", "--set", "run.name=found"], cwd=folder,
+                         capture_output=True, text=True, timeout=LIMIT_S)
+    expect(run, 0)
+
+
+def peak_bytes(folder, *settings):
+    arguments = [word for setting in settings for word in ("--set", setting)]
+    run = subprocess.run([PROGRAM, "explain", "run.toml", "--json", *arguments], cwd=folder, capture_output=True,
+                         text=True, timeout=LIMIT_S)
+    return json.loads(run.stdout)["ranks"][0]["memory"]["peak"]
 
 
 def full_disk(folder):

@@ -27,6 +27,8 @@ CASES = {
                                "hardware.name=" + NODE], 0),
     "compare-zero.txt": (["explain", "--set", "model.name=llama-3.1-8b", "--set", "parallel.dp=8", "--set",
                           "hardware.name=" + NODE, "--compare", "parallel.zero=0,1,2,3"], 0),
+    "compare-methods.txt": (["explain", "--set", "model.name=llama-3.1-8b", "--set", "hardware.name=" + NODE, "--compare",
+                             "method.kind=full,lora,qlora", "--compare", "parallel.zero=1,9"], 0),
     "timeline-1f1b.txt": ([*PIPELINE, "--set", "parallel.schedule=1f1b"], 0),
     "timeline-narrow.txt": ([*PIPELINE, "--set", "parallel.schedule=zb1p"], 0, 70),
     "timeline-zbv-wide.txt": ([*PIPELINE, "--set", "parallel.schedule=zbv", "--set", "parallel.vpp=2"], 0, 200),
