@@ -141,5 +141,6 @@ void decode_attention(const DecodeAttention<T>& call) {
 
 template void decode_attention(const DecodeAttention<float>&);
 template void decode_attention(const DecodeAttention<BFloat16>&);
+template void decode_attention(const DecodeAttention<Float16>&);
 
 }  // namespace fivefold::kernels

@@ -52,5 +52,6 @@ void row_product(const RowProduct<T>& a) {
 
 template void row_product(const RowProduct<float>&);
 template void row_product(const RowProduct<BFloat16>&);
+template void row_product(const RowProduct<Float16>&);
 
 }  // namespace fivefold::kernels

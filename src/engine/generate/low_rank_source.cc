@@ -5,6 +5,7 @@
 #include <map>
 #include <utility>
 
+#include "base/integer.h"
 #include "engine/tensors.h"
 
 namespace fivefold {
