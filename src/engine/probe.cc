@@ -58,7 +58,7 @@ RankMemory rank_memory(MemoryLedger& ledger) {
 class RankProbe {
  public:
   RankProbe(const ProbeRequest& request, const Inventory& inventory, const HubFolder* weights,
-            const AdapterTensors* adapter, ProbeResult& result, std::mutex& mutex)
+            const PeftFolder* adapter, ProbeResult& result, std::mutex& mutex)
       : request_(request),
         inventory_(inventory),
         weights_(weights),
@@ -172,7 +172,7 @@ class RankProbe {
   const ProbeRequest& request_;
   const Inventory& inventory_;
   const HubFolder* weights_;
-  const AdapterTensors* adapter_;
+  const PeftFolder* adapter_;
   ProbeResult& result_;
   std::mutex& mutex_;
 };
@@ -189,9 +189,9 @@ Result<ProbeResult> run_probe(const ProbeRequest& asked) {
     FIVEFOLD_ASSIGN(weights, HubFolder::open(request.weights));
     FIVEFOLD_TRY(check_hub_weights(*weights, inventory));
   }
-  std::optional<AdapterTensors> adapter;
-  if (const std::string& folder = request.config.config.method.adapter; request.model.adapter && !folder.empty()) {
-    FIVEFOLD_ASSIGN(adapter, open_adapter(folder, inventory));
+  std::optional<PeftFolder> adapter;
+  if (const MethodConfig& method = request.config.config.method; request.model.adapter && !method.adapter.empty()) {
+    FIVEFOLD_ASSIGN(adapter, open_adapter(method, inventory));
   }
   const int world = request.config.degrees.world();
   ProbeResult result;

@@ -28,7 +28,7 @@ struct Preparation {
   Inventory inventory;
   TrainingData data;
   std::optional<HubFolder> hub_weights;
-  std::optional<AdapterTensors> adapter;
+  std::optional<PeftFolder> adapter;
   std::filesystem::path resume_from, weights_from;  // checkpoint folders; empty: none
   RunState resumed;                                 // of resume_from
   int64_t rss_idle = 0;
@@ -55,7 +55,7 @@ Status find_weights(const TrainRequest& request, Preparation& preparation) {
     preparation.resumed = reader.run();
     if (!request.model.adapter) return Ok{};
   } else if (request.model.adapter && !config.method.adapter.empty()) {
-    FIVEFOLD_ASSIGN(preparation.adapter, open_adapter(config.method.adapter, preparation.inventory));
+    FIVEFOLD_ASSIGN(preparation.adapter, open_adapter(config.method, preparation.inventory));
   }
   if (config.model.weights == "random") return Ok{};
   const std::filesystem::path weights = config.model.weights;

@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "spec/hub_layout.h"
 #include "spec/names.h"
+#include "store/peft_method.h"
 
 namespace fivefold {
 namespace {
@@ -23,8 +24,7 @@ Result<HubTensor> checked(const HubTensor& tensor, const ParameterEntry& entry, 
   const std::vector<int64_t> expected = hub_shape(entry, part);
   if (tensor.info.shape != expected)
     return Error{where, "has shape " + shape_text(tensor.info.shape) + ", the model needs " + shape_text(expected),
-                 entry.adapter ? "use the rank that the adapter was made with"
-                               : "use the config.json that belongs to these weights"};
+                 "use the config.json that belongs to these weights"};
   switch (tensor.info.dtype) {
     case DType::kFloat32:
     case DType::kFloat16:
@@ -46,12 +46,9 @@ Result<HubTensor> find_tensor(const HubFolder& folder, const ParameterEntry& ent
   return folder.tensor(part.name).error();
 }
 
-Result<HubTensor> find_tensor(const AdapterTensors& tensors, const ParameterEntry& entry, const HubPart& part) {
-  const TensorInfo* info = tensors.find(part.name);
-  if (info == nullptr)
-    return Error{tensors.path().string(), "has no tensor " + part.name,
-                 "set method.targets to the linears that the adapter has"};
-  return checked({*info, tensors.bytes(*info)}, entry, part, tensors.path().string() + " (" + part.name + ")");
+Result<HubTensor> find_tensor(const PeftFolder& folder, const ParameterEntry& entry, const HubPart& part) {
+  FIVEFOLD_ASSIGN(const HubTensor tensor, folder.tensor(part.name));
+  return checked(tensor, entry, part, folder.path().string() + " (" + part.name + ")");
 }
 
 // Reads the part's elements as fp32 into its rows of the packed matrix: in portions of rows, so that a large embedding
@@ -126,14 +123,14 @@ Status load_hub_weights(const HubFolder& folder, const Inventory& inventory, Tra
   return load_parameters(folder, inventory, executor, of_model);
 }
 
-Result<AdapterTensors> open_adapter(const std::filesystem::path& folder, const Inventory& inventory) {
-  FIVEFOLD_ASSIGN(AdapterTensors tensors, AdapterTensors::open(folder / "adapter_model.safetensors"));
-  FIVEFOLD_TRY(check_parameters(tensors, inventory, of_adapter));
-  return tensors;
+Result<PeftFolder> open_adapter(const MethodConfig& method, const Inventory& inventory) {
+  FIVEFOLD_ASSIGN(PeftFolder folder, PeftFolder::open(method.adapter));
+  FIVEFOLD_TRY(check_peft_method(folder, method, inventory));
+  return folder;
 }
 
-Status load_adapter_weights(const AdapterTensors& tensors, const Inventory& inventory, TrainingExecutor& executor) {
-  return load_parameters(tensors, inventory, executor, of_adapter);
+Status load_adapter_weights(const PeftFolder& folder, const Inventory& inventory, TrainingExecutor& executor) {
+  return load_parameters(folder, inventory, executor, of_adapter);
 }
 
 std::vector<NamedTensor> to_hub_tensors(const ParameterEntry& entry, std::span<const float> values) {

@@ -8,14 +8,13 @@
 #include "engine/engine_api.h"
 #include "engine/executor.h"
 #include "store/hub_folder.h"
+#include "store/peft_folder.h"
 
 namespace fivefold {
 
-// Tensors of a PEFT adapter, by its names.
-using AdapterTensors = SafetensorsFile;
-// Errors: unreadable; a tensor of the model's adapter that is missing, of another shape, or not floating point.
-Result<AdapterTensors> open_adapter(const std::filesystem::path& folder, const Inventory& inventory);
-Status load_adapter_weights(const AdapterTensors& tensors, const Inventory& inventory, TrainingExecutor& executor);
+// The adapter that a run starts from. Errors: those of PeftFolder::open and check_peft_method.
+Result<PeftFolder> open_adapter(const MethodConfig& method, const Inventory& inventory);
+Status load_adapter_weights(const PeftFolder& folder, const Inventory& inventory, TrainingExecutor& executor);
 
 // Fills the executor's parameters from a Hub folder, adapters left out; every rank calls it and keeps its part.
 // Errors name the file and tensor: missing, other shape, a dtype that is not a floating point one.

@@ -8,7 +8,7 @@
 #include "base/progress.h"
 #include "store/file_io.h"
 #include "store/gguf_model.h"
-#include "store/value_bytes.h"
+#include "store/tensor_values.h"
 
 namespace fivefold {
 namespace {
@@ -34,7 +34,7 @@ void write_weights(const GgufFile& file, const std::vector<GgufWeight>& weights,
   Progress progress("writing tensors", total_bytes);
   for (const GgufWeight& weight : weights) {
     for_each_portion(file, weight, [&](std::span<const float> values) {
-      const std::vector<std::byte> bytes = value_bytes(values, dtype);
+      const std::vector<std::byte> bytes = encode_values(values, dtype);
       writer.write(weight.hub.name, bytes);
       progress.update(done_bytes += static_cast<int64_t>(bytes.size()));
     });

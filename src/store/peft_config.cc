@@ -177,8 +177,7 @@ Status read_targets(Fields& fields, PeftConfig& config) {
     config.targets.push_back(target.get<std::string>());
   }
   std::ranges::sort(config.targets);
-  const auto twice = std::ranges::unique(config.targets);
-  config.targets.erase(twice.begin(), twice.end());
+  config.targets.erase(std::unique(config.targets.begin(), config.targets.end()), config.targets.end());
   if (config.targets.size() > 1 && std::ranges::binary_search(config.targets, kAllLinear))
     return Error{place, "lists \"all-linear\" beside names of modules", "write one or the other"};
   return Ok{};

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/text.h"
+#include "store/tensor_values.h"
 
 namespace fivefold {
 namespace {
@@ -18,10 +19,6 @@ std::string shape_text(const std::vector<int64_t>& shape) {
   std::vector<std::string> dims;
   for (const int64_t dim : shape) dims.push_back(std::to_string(dim));
   return "[" + join(dims, ", ") + "]";
-}
-
-bool is_floating(DType dtype) {
-  return dtype == DType::kFloat32 || dtype == DType::kFloat16 || dtype == DType::kBFloat16 || dtype == DType::kFloat64;
 }
 
 // The tensors of one module; nullptr where there is none.
@@ -45,7 +42,7 @@ Result<PeftModule> check_module(const std::string& module, const ModuleTensors& 
       return Error{place, "is missing",
                    kind == PeftTensor::kMagnitude ? "use_dora asks for one in each module" : "the file is incomplete"};
     if (!wanted && tensor != nullptr) return Error{place, "is a tensor of DoRA", "use_dora must be true to use it"};
-    if (tensor != nullptr && !is_floating(tensor->dtype))
+    if (tensor != nullptr && !is_float_storage(tensor->dtype))
       return Error{place, "is " + std::string(to_string(tensor->dtype)) + ", not a floating-point tensor",
                    "save the adapter in fp32 or bf16"};
   }
