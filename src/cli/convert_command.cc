@@ -1,4 +1,5 @@
-// fivefold convert: weights of a fivefold checkpoint, or a GGUF file, to a Hub folder.
+// fivefold convert: weights of a fivefold checkpoint, or a GGUF file, to a Hub folder; adapters to PEFT's format and
+// into their base (convert_adapter.h).
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -8,12 +9,15 @@
 
 #include "base/text.h"
 #include "cli/common_options.h"
+#include "cli/convert_adapter.h"
 #include "cli/weights_folder.h"
+#include "spec/adapter.h"
 #include "spec/hub_layout.h"
+#include "spec/run_config_io.h"
 #include "store/checkpoint_reader.h"
 #include "store/gguf_folder.h"
 #include "store/hub_writer.h"
-#include "store/value_bytes.h"
+#include "store/tensor_values.h"
 
 namespace fivefold {
 namespace {
@@ -21,7 +25,9 @@ namespace {
 struct ConvertOptions {
   CommonOptions common;
   std::string from, to;
-  std::string dtype;  // empty: bf16 for checkpoints, fp32 for GGUF
+  std::string dtype;  // empty: bf16 for checkpoints, fp32 for GGUF and adapters, the base's own types for a merge
+  bool merge = false;
+  std::string base, merge_into = "original";
   double max_shard_gb = 5;
 };
 
@@ -39,7 +45,8 @@ Status write_weights(CheckpointReader& reader, const Inventory& inventory, DType
     for (const ParameterEntry& entry : unit.parameters) {
       packed.resize(static_cast<size_t>(entry.numel()));
       FIVEFOLD_TRY(reader.read_floats({"master", entry.name}, 0, entry.numel(), packed));
-      for (const HubPart& part : entry.parts) writer.write(part.name, value_bytes(hub_values(entry, part, packed), dtype));
+      for (const HubPart& part : entry.parts)
+        writer.write(part.name, encode_values(hub_values(entry, part, packed), dtype));
     }
   }
   writer.finish();
@@ -72,15 +79,29 @@ Status convert_gguf(const ConvertOptions& options) {
   return Ok{};
 }
 
-Status convert_checkpoint(const ConvertOptions& options) {
-  FIVEFOLD_ASSIGN(const DType dtype, parse_weight_type(options.dtype, DType::kBFloat16));
-  FIVEFOLD_ASSIGN(const HubWriterOptions hub_options, writer_options(options));
+// A checkpoint with the run that it belongs to: its own configuration says which.
+struct OpenCheckpoint {
+  CheckpointReader reader;
+  RunConfig config;
+  ModelSpec model;  // as the run trains it
+};
+
+Result<OpenCheckpoint> open_checkpoint(std::filesystem::path from) {
   // A run's directory stands for its checkpoints.
-  std::filesystem::path from = options.from;
   if (std::filesystem::is_directory(from / "checkpoints")) from /= "checkpoints";
   FIVEFOLD_ASSIGN(CheckpointReader reader, CheckpointReader::open(from));
   if (!reader.fallback_reason().empty()) print_note({"", reader.fallback_reason(), ""});
-  FIVEFOLD_ASSIGN(const ModelSpec model, model_of(reader));
+  FIVEFOLD_ASSIGN(ModelSpec model, model_of(reader));
+  const LoadedConfig loaded = parse_config(reader.run().configuration, reader.folder().string() + " (configuration)");
+  if (!loaded.errors.empty()) return loaded.errors.front();
+  return OpenCheckpoint{std::move(reader), loaded.config, with_method(std::move(model), loaded.config.method)};
+}
+
+Status write_hub_folder(const ConvertOptions& options, OpenCheckpoint& checkpoint) {
+  FIVEFOLD_ASSIGN(const DType dtype, parse_weight_type(options.dtype, DType::kBFloat16));
+  FIVEFOLD_ASSIGN(const HubWriterOptions hub_options, writer_options(options));
+  CheckpointReader& reader = checkpoint.reader;
+  const ModelSpec& model = checkpoint.model;
   const Inventory inventory = build_inventory(model);
   HubWriter writer(options.to, declarations(inventory, dtype), hub_options);
   FIVEFOLD_TRY(write_weights(reader, inventory, dtype, writer));
@@ -95,10 +116,39 @@ Status convert_checkpoint(const ConvertOptions& options) {
   return Ok{};
 }
 
+Result<ConvertAdapterOptions> adapter_options(const ConvertOptions& options) {
+  ConvertAdapterOptions adapter{
+      .from = options.from, .to = options.to, .base = options.base, .merge_into = options.merge_into};
+  FIVEFOLD_ASSIGN(const DType dtype, parse_weight_type(options.dtype, DType::kFloat32));
+  if (!options.dtype.empty()) adapter.dtype = dtype;
+  FIVEFOLD_ASSIGN(const HubWriterOptions hub_options, writer_options(options));
+  adapter.max_shard_bytes = hub_options.max_shard_bytes;
+  return adapter;
+}
+
+Status convert(const ConvertOptions& options) {
+  if (std::filesystem::path(options.from).extension() == ".gguf") {
+    if (options.merge) return Error{"--merge", options.from + " is no adapter", "leave --merge out"};
+    return convert_gguf(options);
+  }
+  FIVEFOLD_ASSIGN(const ConvertAdapterOptions adapter, adapter_options(options));
+  if (is_peft_folder(options.from)) {
+    if (options.merge) return merge_peft_folder(adapter);
+    return Error{options.from, "is an adapter in PEFT's format already",
+                 "--merge --base FOLDER writes its base with the adapter in it"};
+  }
+  FIVEFOLD_ASSIGN(OpenCheckpoint checkpoint, open_checkpoint(options.from));
+  if (!checkpoint.model.adapter) {
+    if (options.merge) return Error{"--merge", options.from + " is of a run without an adapter", "leave --merge out"};
+    return write_hub_folder(options, checkpoint);
+  }
+  const AdapterCheckpoint trained{checkpoint.reader, checkpoint.config, checkpoint.model};
+  return options.merge ? merge_checkpoint(adapter, trained) : write_peft_folder(adapter, trained);
+}
+
 ExitCode run_convert(const ConvertOptions& options) {
   apply_common_options(options.common);
-  const bool gguf = std::filesystem::path(options.from).extension() == ".gguf";
-  const Status status = gguf ? convert_gguf(options) : convert_checkpoint(options);
+  const Status status = convert(options);
   if (status.ok()) return ExitCode::kDone;
   print_errors({status.error()});
   return ExitCode::kBadInput;
@@ -108,15 +158,23 @@ ExitCode run_convert(const ConvertOptions& options) {
 
 RunCommand add_convert_command(CLI::App& app) {
   auto options = std::make_shared<ConvertOptions>();
-  app.add_option("from", options->from, "checkpoint, folder of checkpoints, run directory, or GGUF file (.gguf)")
+  app.add_option("from", options->from,
+                 "checkpoint, folder of checkpoints, run directory, PEFT adapter, or GGUF file (.gguf)")
       ->required()
       ->option_text("FROM");
-  app.add_option("to", options->to, "folder to write config.json and model.safetensors to; from GGUF its tokenizer too")
+  app.add_option("to", options->to,
+                 "folder to write: config.json and model.safetensors, from GGUF the tokenizer too; or a PEFT adapter")
       ->required()
       ->option_text("TO");
   app.add_option("--dtype", options->dtype,
-                 "bf16 (default for checkpoints) or fp32 (default for GGUF: the values of its blocks exactly)")
+                 "bf16 (default for checkpoints) or fp32 (default for adapters, and for GGUF: the values of its blocks "
+                 "exactly); a merge keeps the base's types")
       ->option_text("DTYPE");
+  app.add_flag("--merge", options->merge, "write the base with the adapter FROM in its weights");
+  app.add_option("--base", options->base, "folder of the base, if not the one that the adapter names")
+      ->option_text("FOLDER");
+  app.add_option("--merge-into", options->merge_into, "original (default) or quantised: the base after NF4 and back")
+      ->option_text("BASE");
   app.add_option("--max-shard-gb", options->max_shard_gb, "size of a file, in 1e9 bytes")->option_text("GB");
   app.add_flag("--quiet", options->common.quiet, "print errors only");
   return [options] { return run_convert(*options); };
