@@ -181,6 +181,21 @@ def receipt(content):
             "tensors": content["tensors"]}
 
 
+def adapter(modules, rank, dtype="F32", size=4, **settings):
+    """An adapter of (name, outputs, inputs) modules as one input of peft_fuzz: adapter_config.json, NUL, tensors."""
+    config = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": rank, "lora_alpha": 8, "lora_dropout": 0.05,
+              "bias": "none", "target_modules": sorted({name.split(".")[-1] for name, _, _ in modules}),
+              "init_lora_weights": True, "rank_pattern": {}, "modules_to_save": None, **settings}
+    tensors = []
+    for name, outputs, inputs in modules:
+        stem = f"base_model.model.{name}"
+        tensors += [(f"{stem}.lora_A.weight", dtype, size, [rank, inputs]),
+                    (f"{stem}.lora_B.weight", dtype, size, [outputs, rank])]
+        if settings.get("use_dora"):
+            tensors.append((f"{stem}.lora_magnitude_vector", dtype, size, [outputs]))
+    return json.dumps(config).encode() + b"\0" + safetensors(tensors, {"format": "pt"})
+
+
 def repository_seeds():
     for path in sorted((ROOT / "configs/models").glob("*.json")):
         yield "model_config", path.stem, path.read_bytes()
@@ -213,6 +228,13 @@ def written_seeds():
         {"format": "pt"})
     yield "manifest", "column-blocks", json.dumps(column_blocks()).encode()
     yield "manifest", "column-blocks-receipt", json.dumps(receipt(column_blocks())).encode()
+    llama = [("model.layers.0.self_attn.q_proj", 3, 2), ("model.layers.0.mlp.up_proj", 4, 2)]
+    yield "peft", "lora", adapter(llama, 2)
+    yield "peft", "dora", adapter(llama, 1, "BF16", 2, use_dora=True, base_model_name_or_path="base")
+    yield "peft", "all-linear", adapter(llama, 2, use_rslora=True, target_modules="all-linear")
+    yield "peft", "conv1d", adapter([("transformer.h.0.attn.c_attn", 6, 2)], 1, fan_in_fan_out=True)
+    yield "peft", "patterns", adapter(llama, 2, rank_pattern={"q_proj": 4})
+    yield "peft", "pissa", adapter(llama, 2, init_lora_weights="pissa")
     yield "token_file", "uint16", token_file(8, "H", [[1, 2, 3], [4], [], [5, 6, 7, 8, 299]])
     yield "token_file", "int32", token_file(4, "i", [[1, 2, 3, 0], [4, 5, 300]])
     yield "token_file", "uint8", token_file(1, "B", [list(range(20))])
