@@ -15,6 +15,7 @@
 #include "cli/command.h"
 #include "cli/output.h"
 #include "cli/weights_folder.h"
+#include "data/chat_template.h"
 #include "data/text_stream.h"
 #include "data/utf8.h"
 #include "engine/engine_api.h"
@@ -34,7 +35,7 @@ struct GenerateOptions {
   std::optional<double> top_p;
   std::optional<uint64_t> seed;
   int threads = 0;
-  bool json = false, quiet = false;
+  bool chat = false, json = false, quiet = false;
 };
 
 Result<TokenSampling> sampling(const GenerateOptions& options) {
@@ -77,9 +78,17 @@ struct Prepared {
   GenerationBytes bytes;
 };
 
-Status add_prompt(const std::string& text, Prepared& prepared) {
-  // As the model was trained: with what the tokenizer puts around a text.
-  prepared.request.prompt = prepared.tokenizer->encode(text, Specials::kAdd);
+// The prompt as the model was trained on texts: with what the tokenizer puts around one, or with --chat as what a user
+// says in a conversation, before the answer.
+Status add_prompt(const std::string& text, bool chat, const std::string& tokenizer, Prepared& prepared) {
+  if (chat) {
+    FIVEFOLD_ASSIGN(const ChatTemplate chat_template, load_chat_template("auto", tokenizer));
+    const ChatMessage message{.role = "user", .content = text};
+    FIVEFOLD_ASSIGN(const RenderedChat rendered, chat_template.render({&message, 1}, GenerationPrompt::kAdd));
+    prepared.request.prompt = prepared.tokenizer->encode(rendered.text, Specials::kOmit);
+  } else {
+    prepared.request.prompt = prepared.tokenizer->encode(text, Specials::kAdd);
+  }
   for (const int32_t id : prepared.request.prompt)
     if (id >= prepared.request.model.vocab)
       return Error{"--tokenizer", fmt::format("gives token {}, the model has {}", id, prepared.request.model.vocab),
@@ -105,7 +114,7 @@ Result<Prepared> prepare(const GenerateOptions& options) {
   FIVEFOLD_ASSIGN(prepared.tokenizer, load_tokenizer(tokenizer));
   request.stop_ids = prepared.folder.stop_ids;
   if (const std::optional<int32_t> eos = prepared.tokenizer->eos_id()) request.stop_ids.push_back(*eos);
-  FIVEFOLD_TRY(add_prompt(text, prepared));
+  FIVEFOLD_TRY(add_prompt(text, options.chat, tokenizer, prepared));
   return prepared;
 }
 
@@ -208,6 +217,7 @@ RunCommand add_generate_command(CLI::App& app) {
       ->option_text("WEIGHTS");
   app.add_option("--prompt", options->prompt, "text to continue")->option_text("TEXT");
   app.add_option("--prompt-file", options->prompt_file, "file with the text to continue")->option_text("FILE");
+  app.add_flag("--chat", options->chat, "the prompt is what a user says: put it into the tokenizer's chat template");
   app.add_option("--max-tokens", options->max_tokens,
                  "new tokens at most (default 256, or what the model has room for)")
       ->option_text("N");
