@@ -123,7 +123,9 @@ std::vector<int> LayoutSpace::degrees(bool fixed, int value, int most) const {
 
 std::vector<Layout> LayoutSpace::splits() const {
   std::vector<ComputeKind> kinds{base_.precision.compute};
-  if (on_cpu_ && !base_.precision.params && !fixed_.compute)
+  // Leaving the master copy out is a wish for weights below fp32.
+  const bool any = !base_.precision.params && base_.precision.master == MasterKind::kFp32;
+  if (on_cpu_ && any && !fixed_.compute)
     kinds.push_back(kinds[0] == ComputeKind::kBf16 ? ComputeKind::kFp32 : ComputeKind::kBf16);
   std::vector<Layout> kept;
   const auto add = [&](const Layout& layout) {

@@ -6,6 +6,7 @@
 
 #include "base/integer.h"
 #include "spec/sharding.h"
+#include "support/predicted.h"
 #include "support/tiny_model.h"
 
 namespace fivefold::testing {
@@ -74,6 +75,28 @@ TEST(StateTypes, E56UpdatesAreTheSameUnderEveryShardCount) {
   const ProbeResult one = run({.dp = 1, .zero = 0, .micro = 4});
   for (const Layout& layout : {Layout{.dp = 2, .zero = 3, .micro = 2}, Layout{.dp = 4, .zero = 2}})
     EXPECT_LT(largest_difference(run(layout).parameters, one.parameters), 1e-4) << layout.name();
+}
+
+// The matrices of an adapter of rank 64 (A: 64 x 64) are large enough, its small ones stay in fp32; the frozen base has
+// no states. Bytes as predicted, updates as on a replicated adapter.
+TEST(StateTypes, AdaptersHaveSmallStatesToo) {
+  const ModelSpec model = tiny_model_of_two_state_kinds();
+  for (const char* kind : {"lora", "qlora"}) {
+    const auto run = [&](const Layout& layout) {
+      SCOPED_TRACE(std::string(kind) + " " + layout.name());
+      ProbeRequest request = request_of(
+          model, layout, {std::string("method.kind=") + kind, "method.rank=64", "precision.optimizer_state=8bit"});
+      request.updates = 3;
+      request.want_parameters = true;
+      const ProbeResult result = probe(request);
+      expect_predicted(request.model, build_inventory(request.model), request, result);
+      return result.parameters;
+    };
+    const std::vector<NamedTensor> replicated = run({.dp = 4, .zero = 0});
+    for (const int zero : {1, 2, 3}) EXPECT_TRUE(same_bits(run({.dp = 4, .zero = zero}), replicated)) << kind << zero;
+    run({.dp = 2, .zero = 3, .micro = 2, .tp = 2});
+    run({.dp = 1, .zero = 0, .micro = 1, .accumulation = 4, .pp = 2});
+  }
 }
 
 // ---- E59 ----
