@@ -218,8 +218,8 @@ std::string describe(const Shape& shape, const Case& c) {
          std::to_string(c.shard_size) + " micro" + std::to_string(c.micro) + " acc" + std::to_string(c.accumulation) +
          " recompute" + std::to_string(c.recompute) + (c.bf16 ? " bf16" : " fp32") + " tp" + std::to_string(c.tp) +
          (c.sp ? " sp" : "") + " bucket" + std::to_string(c.bucket_layers) + (c.reduces_once ? " once" : "") +
-         (c.drops > 0 ? " drops" + std::to_string(c.drops) : "");
-  " states " + c.states + (c.master ? "" : " without master") + " pp" + std::to_string(c.pp);
+         (c.drops > 0 ? " drops" + std::to_string(c.drops) : "") + " states " + c.states +
+         (c.master ? "" : " without master") + " pp" + std::to_string(c.pp);
 }
 
 class MemoryLedger : public ::testing::TestWithParam<Shape> {
