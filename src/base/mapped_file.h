@@ -24,6 +24,9 @@ class MappedFile {
   static Result<MappedFile> open(const std::filesystem::path& path);
 
   std::span<const std::byte> bytes() const { return bytes_; }
+  // Gives back the memory of the pages that were read: they are read again when needed. What was copied out of a large
+  // file then does not count for the process any more. Thread-safe.
+  void release_pages() const;
   std::string_view text() const { return {reinterpret_cast<const char*>(bytes_.data()), bytes_.size()}; }
 
  private:

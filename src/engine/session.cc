@@ -118,8 +118,8 @@ StepOutcome RankSession::step(const std::vector<MicrobatchTokens>& microbatches,
   FIVEFOLD_CHECK(static_cast<int64_t>(microbatches.size()) == config_.num_microbatches);
   load(microbatches);
   executor_.set_learning_rate(learning_rate, update);
-  const StepOutcome outcome = scaler_ ? run_scaled_step(accept, request_stop)
-                                      : interpreter_.run_step(program_, accept, request_stop);
+  const StepOutcome outcome =
+      scaler_ ? run_scaled_step(accept, request_stop) : interpreter_.run_step(program_, accept, request_stop);
   if (Fp8History* history = executor_.fp8_history(); history != nullptr) {
     const std::span<float> current = history->current();
     communicator_.all_reduce(communicator_.world(),

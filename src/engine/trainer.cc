@@ -147,6 +147,10 @@ class RankTrainer {
       restore_checkpoint(session_, reader, Restore::kEverything);
       state_ = preparation_.resumed;
       updates_ = std::stoll(state_.generator_state);
+      const size_t first_line = state_.generator_state.find('\n');
+      if (Fp8History* history = session_.executor().fp8_history();
+          history != nullptr && first_line != std::string::npos)
+        history->restore(state_.generator_state.substr(first_line + 1));
       if (session_.loss_scaler() != nullptr && state_.loss_scale > 0)
         session_.loss_scaler()->restore(static_cast<float>(state_.loss_scale), state_.loss_scale_steps);
     }
@@ -286,7 +290,10 @@ class RankTrainer {
 
   void save() {
     const double begin = recorder_.seconds();
+    // The count of updates, and in further lines what delayed fp8 scales look back on.
     state_.generator_state = std::to_string(updates_);
+    if (Fp8History* history = session_.executor().fp8_history(); history != nullptr)
+      state_.generator_state += "\n" + history->to_text();
     state_.configuration = to_toml(config_);
     const LossScaler* scaler = session_.loss_scaler();
     state_.loss_scale = scaler == nullptr ? 0 : static_cast<double>(scaler->scale());

@@ -92,6 +92,7 @@ Status load_parameters(const Source& source, const Inventory& inventory, Trainin
       packed.resize(static_cast<size_t>(parameters[p].whole_numel()));
       FIVEFOLD_TRY(read_parameter(source, parameters[p], packed));
       executor.set_parameter(unit, static_cast<int>(p), packed);
+      source.release_pages();
     }
   }
   return Ok{};

@@ -12,8 +12,9 @@
 //   collectives run one after the other as well: their sum is a third bound. A rank holds its states, its data, and, at
 //   some moment, as many chunks' activations as the schedule says. The next thing that changes their number is a
 //   backward: it runs while all of them are there, with its segment recomputed or what its last layer's backward holds,
-//   the gradient of the stream, and its layer's gathered weights and gradient. The ranks with embedding and head have another moment each: the loss of a
-//   microbatch, and the embedding's part of forward and backward with the other chunks held.
+//   the gradient of the stream, and its layer's gathered weights and gradient. The ranks with embedding and head have
+//   another moment each: the loss of a microbatch, and the embedding's part of forward and backward with the other
+//   chunks held.
 #pragma once
 
 #include <vector>

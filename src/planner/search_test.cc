@@ -162,8 +162,8 @@ TEST(Search, SaysWhyEachKindLoses) {
 
 TEST(Search, RefusesWhatTheEngineDoesNotHave) {
   SearchRequest request = request_for("llama-3.2-1b", "dgx-h100", 2, 1024);
-  request.base.precision.compute = ComputeKind::kFp8;
-  EXPECT_EQ(search_layouts(request).error().where, "precision.compute");
+  request.base.parallel.ep = 2;
+  EXPECT_EQ(search_layouts(request).error().where, "parallel.ep");
 }
 
 // 8 B parameters: 16 bytes each in full; with an adapter 2 each and the adapter's 16, or about 0.52 and those.

@@ -38,6 +38,10 @@ class HubFolder {
   // Errors: no such tensor; the hint has the nearest name.
   Result<HubTensor> tensor(std::string_view name) const;
   const std::filesystem::path& path() const { return folder_; }
+  // Of all files; MappedFile's.
+  void release_pages() const {
+    for (const SafetensorsFile& file : files_) file.release_pages();
+  }
 
  private:
   explicit HubFolder(std::filesystem::path folder) : folder_(std::move(folder)) {}

@@ -55,6 +55,7 @@ class PeftFolder {
   static Result<PeftFolder> open(const std::filesystem::path& folder);
 
   const std::filesystem::path& path() const { return folder_; }
+  void release_pages() const { file_.release_pages(); }  // MappedFile's
   const PeftConfig& config() const { return config_; }
   const std::vector<PeftModule>& modules() const { return modules_; }
   const std::map<std::string, std::string>& metadata() const { return file_.metadata(); }

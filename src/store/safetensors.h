@@ -71,6 +71,8 @@ class SafetensorsFile {
 
   // nullptr when the file has no such tensor. Valid as long as the file object is not moved or destroyed.
   const TensorInfo* find(std::string_view name) const;
+  // MappedFile's: what was read no longer counts for the process's memory.
+  void release_pages() const { file_.release_pages(); }
   // The bytes of one of tensors(), valid as long as the mapping (it survives a move of the file object).
   std::span<const std::byte> bytes(const TensorInfo& tensor) const;
 

@@ -44,6 +44,10 @@ TEST_F(Resume, EqualsTheUnbrokenRunBitForBit) {
       {"parallel.dp=4", "parallel.zero=2", "parallel.shard_size=2", "batch.micro=2", "precision.compute=fp32"},
       {"parallel.dp=2", "parallel.zero=3", "batch.micro=2", "precision.compute=bf16", "parallel.tp=2",
        "parallel.sp=true"},
+      {"parallel.dp=2", "parallel.zero=2", "batch.micro=2", "precision.compute=fp8", "precision.fp8=delayed",
+       "precision.fp8_history=2"},
+      {"parallel.dp=2", "parallel.zero=3", "batch.micro=2", "precision.compute=bf16", "method.kind=qlora",
+       "method.rank=4"},
   };
   int index = 0;
   for (const auto& layout : layouts) {

@@ -25,8 +25,7 @@ class CheckpointSource final : public ParameterSource {
  public:
   explicit CheckpointSource(CheckpointReader reader) : reader_(std::move(reader)) {}
   Status read(const ParameterEntry& entry, std::span<float> packed) override {
-    return reader_.read({"master", entry.name}, DType::kFloat32, 0, entry.whole_numel(),
-                        std::as_writable_bytes(packed));
+    return reader_.read_floats({"master", entry.name}, 0, entry.whole_numel(), packed);
   }
   Status check(const Inventory& inventory) const {
     const std::string where = reader_.folder().string();

@@ -1,6 +1,8 @@
 #include "engine/precision/fp8_scaling.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <sstream>
 
 #include "kernels/fp8.h"
 
@@ -21,6 +23,33 @@ void Fp8History::end_step() {
   past_.push_back(current_);
   if (static_cast<int64_t>(past_.size()) > steps_) past_.erase(past_.begin());
   std::fill(current_.begin(), current_.end(), 0.0f);
+}
+
+std::string Fp8History::to_text() const {
+  std::ostringstream text;
+  text << std::hexfloat;
+  for (const std::vector<float>& step : past_) {
+    for (size_t i = 0; i < step.size(); ++i)
+      if (step[i] > 0) text << i << ':' << step[i] << ' ';
+    text << '\n';
+  }
+  return text.str();
+}
+
+void Fp8History::restore(const std::string& text) {
+  past_.clear();
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    std::vector<float>& step = past_.emplace_back(current_.size(), 0.0f);
+    std::istringstream entries(line);
+    for (std::string entry; entries >> entry;) {
+      const size_t colon = entry.find(':');
+      const size_t slot = std::stoul(entry.substr(0, colon));
+      // A checkpoint of another number of layers was refused before.
+      if (colon != std::string::npos && slot < step.size())
+        step[slot] = std::strtof(entry.c_str() + colon + 1, nullptr);
+    }
+  }
 }
 
 namespace ops {

@@ -17,6 +17,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "engine/tensors.h"
@@ -38,6 +39,9 @@ class Fp8History {
   // This step's, to be shared over all ranks before end_step().
   std::span<float> current() { return current_; }
   void end_step();
+  // The last steps as text, for checkpoints: "slot:value" of what was seen, a step a line; exact.
+  std::string to_text() const;
+  void restore(const std::string& text);
   // What an evaluation saw.
   void forget_current() { std::fill(current_.begin(), current_.end(), 0.0f); }
 
