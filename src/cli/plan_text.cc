@@ -64,10 +64,11 @@ std::string no_fit_text(const SearchResult& result) {
 std::string methods_text(const SearchRequest& request, const SearchResult& result) {
   if (result.methods.empty()) return "";
   std::vector<std::string> words;
+  const auto ranks = [](int count) { return count == 1 ? std::string("1 rank") : fmt::format("{} ranks", count); };
   for (const MethodNeed& need : result.methods) {
     const std::string least =
-        need.ranks == 0 ? fmt::format("does not fit {} rank(s)", request.rank_counts.back())
-                        : fmt::format("needs at least {} rank(s), {} each", need.ranks, format_bytes(need.peak));
+        need.ranks == 0 ? "does not fit " + ranks(request.rank_counts.back())
+                        : fmt::format("needs at least {}, {} each", ranks(need.ranks), format_bytes(need.peak));
     words.push_back(fmt::format("  {} {}\n", to_string(need.kind), least));
   }
   return heading("An adapter instead of a split") + join(words, "") + "\n";

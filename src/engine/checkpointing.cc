@@ -49,8 +49,9 @@ void add_unit_pieces(UnitBuffers& buffers, const TensorSplit& split, std::vector
   const DType dtype = dtype_of(weights);
   for (int p = 0; p < static_cast<int>(buffers.unit().parameters.size()); ++p) {
     const ParameterEntry& entry = buffers.unit().parameters[static_cast<size_t>(p)];
+    if (!entry.trained()) continue;
     const ShardRange range = buffers.range(p);
-    if (!entry.trained() || range.begin == range.end) continue;
+    if (range.begin == range.end) continue;
     add_pieces("master", dtype,
                static_cast<const std::byte*>(weights.data_ptr()) + range.shard_offset * dtype_bytes(dtype), entry,
                range, pieces);

@@ -33,7 +33,7 @@ class Cli(unittest.TestCase):
             (["plan", "--unknown"], "--unknown"),
             (["plan", "--model", "llama-3.1-8c", "--gpu", "h100"], "did you mean llama-3.1-8b?"),
             (["plan", "--model", "llama-3.1-8b", "--gpu", "dgx-h10"], "did you mean dgx-h100?"),
-            (["plan", *LLAMA, "--method", "qlora"], "method.kind: qlora"),
+            (["plan", *LLAMA, "--method", "qlor"], "did you mean qlora?"),
             (["plan", *LLAMA, "--cards", "1,x"], '"x" is no number of cards'),
             (["plan", *LLAMA, "--memory", "lots"], "limits.memory"),
             (["plan", *LLAMA, "--global-batch", "12", *sum((["--set", f"parallel.{k}=1"] for k in ("tp", "cp", "pp")), [])],
