@@ -63,7 +63,7 @@ CASES = [
      ["parallel.dp", "dp = 128"]),
     ("an unknown schedule", setting("parallel.schedule=1f2b"), ["parallel.schedule", "1f1b"]),
     ("an unknown kind of context parallelism", setting("parallel.cp_kind=rings"), ["parallel.cp_kind", "ring"]),
-    ("fp8 is not in the engine yet", setting("precision.compute=fp8"), ["precision.compute"]),
+    ("sizes that blocks of fp8 scales do not divide", setting("precision.compute=fp8", "precision.fp8=block"), ["128", "bf16"]),
     ("adapter of a linear that is not there", setting("method.kind=lora", "method.targets=q_prj"), ["method.targets", "q_proj"]),
     ("another backend", setting("comm.backend=nccl"), ["comm.backend", "local"]),
     ("bf16 gradients under accumulation", setting("precision.grads=bf16"), ["precision.grads", "fp32"]),
