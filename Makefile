@@ -3,7 +3,7 @@
 
 JOBS := $(shell nproc)
 
-.PHONY: build test lint demo asan tsan clean setup
+.PHONY: build test lint demo lab asan tsan clean setup
 
 build: setup
 	cmake --preset full
@@ -18,6 +18,9 @@ lint: setup
 
 demo: build
 	scripts/demo.sh
+
+lab: build
+	scripts/lab.sh
 
 asan tsan: setup
 	cmake --preset $@
