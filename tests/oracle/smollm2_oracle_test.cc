@@ -102,14 +102,14 @@ class SmolLm2Oracle : public ::testing::Test {
     install_counting_allocator();
     const Inventory inventory = build_inventory(request.model);
     const HubFolder weights = HubFolder::open(reference_.folder).value();
-    const std::string& adapter = request.config.config.method.adapter;
+    const MethodConfig& method = request.config.config.method;
     run_ranks(request.config.degrees.world(), {}, [&](int, Communicator& communicator) {
       MemoryLedger ledger;
       const RankThread thread(ledger, threads_per_rank(request.config, available_cores()));
       RankSession session(request.model, inventory, request.config, communicator);
       load_hub_weights(weights, inventory, session.executor()).value();
-      if (!adapter.empty())
-        load_adapter_weights(open_adapter(adapter, inventory).value(), inventory, session.executor()).value();
+      if (!method.adapter.empty())
+        load_adapter_weights(open_adapter(method, inventory).value(), inventory, session.executor()).value();
       else if (request.model.adapter)
         session.executor().initialize_weights(1, TrainingExecutor::Draw::kAdapters);
       body(session);
