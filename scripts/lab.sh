@@ -13,7 +13,7 @@ sha256=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
 config=examples/lab/lab.toml
 base=runs/smollm2
 qlora_steps=30
-prompts=("How many bytes are 3 KiB?" "How much memory do 7 billion weights take in 4 bits?" "What is a checkpoint for?")
+prompts=("How many bytes are 3 KiB?" "How many GiB has a card of 40 GB?" "Does data parallelism make the model's memory smaller?")
 
 fetch_model() {
   if [[ ! -s $gguf ]]; then
