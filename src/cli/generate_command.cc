@@ -12,6 +12,7 @@
 
 #include "base/log.h"
 #include "base/text.h"
+#include "cli/adapter_merge.h"
 #include "cli/command.h"
 #include "cli/output.h"
 #include "cli/weights_folder.h"
@@ -27,7 +28,7 @@ namespace {
 constexpr int64_t kDefaultTokens = 256;
 
 struct GenerateOptions {
-  std::string weights, model, tokenizer, prompt, prompt_file;
+  std::string weights, adapter, model, tokenizer, prompt, prompt_file;
   std::string dtype = "bf16";
   std::optional<int64_t> max_tokens;
   double temperature = 0;
@@ -96,6 +97,26 @@ Status add_prompt(const std::string& text, bool chat, const std::string& tokeniz
   return Ok{};
 }
 
+// The folder's matrices, to be added to the weights while they are read.
+Status add_adapter(const std::string& path, GenerateRequest& request) {
+  FIVEFOLD_ASSIGN(const PeftFolder folder, PeftFolder::open(path));
+  if (folder.config().dora)
+    return Error{"--adapter", path + " is a DoRA adapter, which is more than an addition to the weights",
+                 "`fivefold convert --merge` writes the base with it"};
+  const AdapterValues values = adapter_values(folder);
+  for (const PeftModule& module : folder.modules()) {
+    LowRankUpdate update{.weight = module.name + ".weight",
+                         .rank = folder.config().rank,
+                         .scale = folder.config().scale(),
+                         .a = {},
+                         .b = {}};
+    FIVEFOLD_ASSIGN(update.a, values.read(module, PeftTensor::kA));
+    FIVEFOLD_ASSIGN(update.b, values.read(module, PeftTensor::kB));
+    request.updates.push_back(std::move(update));
+  }
+  return Ok{};
+}
+
 Result<Prepared> prepare(const GenerateOptions& options) {
   Prepared prepared;
   GenerateRequest& request = prepared.request;
@@ -107,6 +128,7 @@ Result<Prepared> prepare(const GenerateOptions& options) {
   FIVEFOLD_ASSIGN(prepared.folder, find_weights(options.weights, options.model));
   request.model = prepared.folder.model;
   request.weights = prepared.folder.weights;
+  if (!options.adapter.empty()) FIVEFOLD_TRY(add_adapter(options.adapter, request));
   request.threads = options.threads;
   const std::string tokenizer = options.tokenizer.empty() ? prepared.folder.tokenizer : options.tokenizer;
   if (tokenizer.empty())
@@ -215,6 +237,8 @@ RunCommand add_generate_command(CLI::App& app) {
   app.add_option("weights", options->weights, "Hub folder, checkpoint, folder of checkpoints, or run directory")
       ->required()
       ->option_text("WEIGHTS");
+  app.add_option("--adapter", options->adapter, "PEFT folder of a LoRA adapter that is added to the weights")
+      ->option_text("FOLDER");
   app.add_option("--prompt", options->prompt, "text to continue")->option_text("TEXT");
   app.add_option("--prompt-file", options->prompt_file, "file with the text to continue")->option_text("FILE");
   app.add_flag("--chat", options->chat, "the prompt is what a user says: put it into the tokenizer's chat template");

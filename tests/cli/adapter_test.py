@@ -107,6 +107,17 @@ class Adapter(unittest.TestCase):
         self.assertEqual((self.folder / "merged/model.safetensors").read_bytes(),
                          (self.folder / "merged-2/model.safetensors").read_bytes())
 
+    def test_generate_adds_the_folder_to_the_weights(self):
+        self.fivefold("convert", "lora-adapter", "merged-3", "--merge")
+        said = [self.fivefold("generate", *weights, "--tokenizer", "bytes", "--prompt", "a text", "--max-tokens", "24",
+                              "--dtype", "fp32", "--quiet")
+                for weights in (["merged-3"], ["base", "--adapter", "lora-adapter"], ["base"])]
+        self.assertEqual(said[0], said[1])
+        self.assertNotEqual(said[0], said[2])
+        wrong = self.start("generate", "base", "--adapter", "base", "--tokenizer", "bytes", "--prompt", "a")
+        self.assertEqual(wrong.returncode, 2)
+        self.assertIn("adapter_config.json", wrong.stderr)
+
     def test_a_base_in_four_bits_is_merged_as_it_was_trained_or_as_it_was(self):
         metadata = header_of(self.folder / "qlora-adapter/adapter_model.safetensors")["__metadata__"]
         self.assertEqual(metadata["fivefold.base"], "nf4, double quantisation")
