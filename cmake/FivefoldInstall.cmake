@@ -38,7 +38,7 @@ if(FIVEFOLD_ENGINE)
   set_target_properties(fivefold_engine_api PROPERTIES EXPORT_NAME engine)
   # Of the engine: the interface of programs, which is free of Torch, and what an operation is written and tested with.
   foreach(header IN ITEMS comm/call_log.h comm/comm_counters.h comm/comm_error.h comm/communicator.h comm/flight_recorder.h
-                          engine/calibrate_request.h engine/engine_api.h engine/layers/primitives.h
+                          engine/calibrate_request.h engine/engine_api.h engine/generate_request.h engine/layers/primitives.h
                           engine/memory/counting_allocator.h engine/tensors.h)
     get_filename_component(folder "${header}" DIRECTORY)
     install(FILES "${PROJECT_SOURCE_DIR}/src/${header}" DESTINATION "${headers}/${folder}")

@@ -63,7 +63,9 @@ void backward(const T* x, T* grad, int64_t n, float cap, int num_threads) {
 
 template void forward(const float*, float*, int64_t, float, int);
 template void forward(const fivefold::kernels::BFloat16*, fivefold::kernels::BFloat16*, int64_t, float, int);
+template void forward(const fivefold::kernels::Float16*, fivefold::kernels::Float16*, int64_t, float, int);
 template void backward(const float*, float*, int64_t, float, int);
 template void backward(const fivefold::kernels::BFloat16*, fivefold::kernels::BFloat16*, int64_t, float, int);
+template void backward(const fivefold::kernels::Float16*, fivefold::kernels::Float16*, int64_t, float, int);
 
 }  // namespace softcap
