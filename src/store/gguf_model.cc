@@ -109,7 +109,7 @@ Status add_rope(const GgufFile& file, Metadata& metadata, Json& config) {
     config["rope_scaling"] = yarn_scaling(metadata);
   else if (scaling != "none")
     metadata.fail("rope.scaling.type", fmt::format("unknown scaling \"{}\"", scaling), "known: none, linear, yarn");
-  FIVEFOLD_TRY(metadata.status());
+  if (!metadata.status().ok()) return metadata.status().error();
   const GgufTensor* factors = file.find("rope_freqs.weight");
   if (factors == nullptr) return Ok{};
   if (scaling != "none" || head_dim < 2 || head_dim % 2 != 0 || theta <= 1.0)
@@ -140,7 +140,7 @@ Status add_decoder(const GgufFile& file, const std::string& architecture, Metada
     config["attention_bias"] = file.find("blk.0.attn_output.bias") != nullptr;
     config["mlp_bias"] = file.find("blk.0.ffn_down.bias") != nullptr;
   }
-  FIVEFOLD_TRY(metadata.status());
+  if (!metadata.status().ok()) return metadata.status().error();
   return add_rope(file, metadata, config);
 }
 
@@ -186,7 +186,7 @@ Result<ModelSpec> read_gguf_model(const GgufFile& file) {
     add_gpt2(metadata, config);
   else
     FIVEFOLD_TRY(add_decoder(file, name, metadata, config));
-  FIVEFOLD_TRY(metadata.status());
+  if (!metadata.status().ok()) return metadata.status().error();
   return parse_model_config(config.dump(), file.name());
 }
 
