@@ -97,12 +97,9 @@ Status add_prompt(const std::string& text, bool chat, const std::string& tokeniz
   return Ok{};
 }
 
-// The folder's matrices, to be added to the weights while they are read.
+// The folder's matrices, to be put into the weights while they are read.
 Status add_adapter(const std::string& path, GenerateRequest& request) {
   FIVEFOLD_ASSIGN(const PeftFolder folder, PeftFolder::open(path));
-  if (folder.config().dora)
-    return Error{"--adapter", path + " is a DoRA adapter, which is more than an addition to the weights",
-                 "`fivefold convert --merge` writes the base with it"};
   const AdapterValues values = adapter_values(folder);
   for (const PeftModule& module : folder.modules()) {
     LowRankUpdate update{.weight = module.name + ".weight",
@@ -112,6 +109,9 @@ Status add_adapter(const std::string& path, GenerateRequest& request) {
                          .b = {}};
     FIVEFOLD_ASSIGN(update.a, values.read(module, PeftTensor::kA));
     FIVEFOLD_ASSIGN(update.b, values.read(module, PeftTensor::kB));
+    if (folder.config().dora) {
+      FIVEFOLD_ASSIGN(update.magnitude, values.read(module, PeftTensor::kMagnitude));
+    }
     request.updates.push_back(std::move(update));
   }
   return Ok{};
@@ -237,7 +237,7 @@ RunCommand add_generate_command(CLI::App& app) {
   app.add_option("weights", options->weights, "Hub folder, checkpoint, folder of checkpoints, or run directory")
       ->required()
       ->option_text("WEIGHTS");
-  app.add_option("--adapter", options->adapter, "PEFT folder of a LoRA adapter that is added to the weights")
+  app.add_option("--adapter", options->adapter, "PEFT folder of an adapter (LoRA, DoRA) that is put into the weights")
       ->option_text("FOLDER");
   app.add_option("--prompt", options->prompt, "text to continue")->option_text("TEXT");
   app.add_option("--prompt-file", options->prompt_file, "file with the text to continue")->option_text("FILE");

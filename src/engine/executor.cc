@@ -31,6 +31,7 @@ TrainingExecutor::TrainingExecutor(const ModelSpec& model, const Inventory& inve
   context_.compute = options.sharding.compute;
   context_.loss_chunk = options.loss_chunk;
   context_.threads = options.threads;
+  context_.seed = options.seed;
   context_.fp8 = options.fp8;
   if (options.fp8 == Fp8Scaling::kDelayed) {
     fp8_history_ = std::make_unique<Fp8History>(inventory.num_units(), options.fp8_history);
@@ -69,6 +70,8 @@ Microbatch TrainingExecutor::load(const MicrobatchTokens& tokens) const {
   microbatch.positions = int_tensor(tokens.positions, microbatch.tokens);
   microbatch.num_documents = static_cast<int64_t>(tokens.cu_seqlens.size()) - 1;
   microbatch.cu_seqlens = int_tensor(tokens.cu_seqlens, options_.max_documents + 1);
+  FIVEFOLD_CHECK(tokens.numbers.empty() || tokens.numbers.size() == count);
+  microbatch.token_numbers = tokens.numbers;
   microbatch.stream.resize(buffers_.size());
   microbatch.slots.resize(buffers_.size());
   microbatch.kept.resize(buffers_.size());

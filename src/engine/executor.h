@@ -24,7 +24,7 @@ struct ExecutorOptions {
   int shard = 0;  // this rank's position in its shard group
   OptimizerStates optimizer_states = OptimizerStates::kMoment1And2;
   OptimizerConfig optimizer;
-  uint64_t seed = 0;     // of the rounding of weights without master
+  uint64_t seed = 0;     // of dropout, and of the rounding of weights without master
   int64_t sequence = 0;  // positions of the RoPE tables
   int64_t loss_chunk = 512;
   int64_t max_documents = 0;  // per microbatch
@@ -44,6 +44,10 @@ class TrainingExecutor final : public StageExecutor {
   // Draws parameters from (seed, their names): the same full tensors under any layout.
   enum class Draw : uint8_t { kAll, kAdapters };
   void initialize_weights(uint64_t seed, Draw which = Draw::kAll);
+  // Whether DoRA's magnitudes of a unit start as lengths of its frozen weights' rows.
+  bool has_magnitudes(int unit) const;
+  // Gives them their start. Collective over the tensor group. REQUIRES: the weights are there, in full; B is zero.
+  void start_magnitudes(int unit);
   // Gives elements [begin, begin + values.size()) of a parameter in full, flattened row by row, their values; keeps
   // what this rank holds. REQUIRES: the range lies in the parameter, and is all of it if that is stored in 4 bits.
   void set_parameter(int unit, int parameter, std::span<const float> values, int64_t begin = 0);

@@ -13,6 +13,7 @@ namespace {
 void draw(const ParameterEntry& entry, uint64_t seed, int64_t first, std::span<float> values) {
   const auto stream = random_stream(entry.name);
   switch (entry.initializer) {
+    case Initializer::kRowLengths:  // afterwards
     case Initializer::kOnes:
       std::fill(values.begin(), values.end(), 1.0f);
       return;
@@ -62,6 +63,20 @@ void TrainingExecutor::initialize_weights(uint64_t seed, Draw which) {
       }
     }
   }
+}
+
+bool TrainingExecutor::has_magnitudes(int unit) const {
+  const auto& operations = context_.operations[static_cast<size_t>(unit)].operations;
+  return holds(unit) &&
+         std::any_of(operations.begin(), operations.end(), [](const Operation& op) { return op.adapter.scales(); });
+}
+
+void TrainingExecutor::start_magnitudes(int unit) {
+  Microbatch none;
+  none.stream.resize(buffers_.size());
+  none.slots.resize(buffers_.size());
+  for (const auto& [parameter, lengths] : UnitRun(context_, buffers(unit), none, unit).row_lengths())
+    set_local(unit, parameter, {elements<float>(lengths), static_cast<size_t>(lengths.numel())}, 0);
 }
 
 void TrainingExecutor::set_parameter(int unit, int parameter, std::span<const float> values, int64_t begin) {

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
 #include <random>
 
 #include "support/rank_sessions.h"
@@ -20,6 +21,10 @@ constexpr double kStep = 0.02;
 constexpr double kAbsolute = 2e-5, kRelative = 1e-3;
 constexpr int kSamples = 20;  // elements of each parameter
 
+float constant(Initializer initializer) {
+  return initializer == Initializer::kOnes || initializer == Initializer::kRowLengths ? 1.0f : 0.0f;
+}
+
 // Norm weights start at 1 and biases at 0, values that hide a factor or a term that is left out: all are moved away.
 void move_constant_weights(TrainingExecutor& executor) {
   std::mt19937 random(7);
@@ -28,20 +33,17 @@ void move_constant_weights(TrainingExecutor& executor) {
   for (int unit = 0; unit < inventory.num_units(); ++unit) {
     const std::vector<ParameterEntry>& parameters = inventory.units[static_cast<size_t>(unit)].parameters;
     for (size_t p = 0; p < parameters.size(); ++p) {
-      if (parameters[p].initializer == Initializer::kNormal) continue;
-      std::vector<float> values(static_cast<size_t>(parameters[p].numel()),
-                                parameters[p].initializer == Initializer::kOnes ? 1.0f : 0.0f);
+      if (parameters[p].initializer == Initializer::kNormal || parameters[p].storage == Storage::kFrozen) continue;
+      std::vector<float> values(static_cast<size_t>(parameters[p].numel()), constant(parameters[p].initializer));
       for (float& value : values) value += normal(random);
       executor.set_parameter(unit, static_cast<int>(p), values);
     }
   }
 }
 
-class Gradients : public ::testing::TestWithParam<TinyKind> {};
-
-TEST_P(Gradients, EqualFiniteDifferencesOfTheLoss) {
-  const ModelSpec model = tiny_model(GetParam(), 2);
-  const ProbeRequest request = tiny_request(model, ragged_batch(model, {16, 9, 15}), {.micro = 3});
+// Of the trained parameters that `checks` names.
+void expect_gradients_of_differences(const ProbeRequest& request,
+                                     const std::function<bool(const ParameterEntry&)>& checks) {
   run_sessions(request, {}, [&](RankSession& session, const auto& microbatches, MemoryLedger&) {
     const double tokens = 40;
     move_constant_weights(session.executor());
@@ -54,6 +56,7 @@ TEST_P(Gradients, EqualFiniteDifferencesOfTheLoss) {
     for (int unit = 0; unit < inventory.num_units(); ++unit) {
       const std::vector<ParameterEntry>& parameters = inventory.units[static_cast<size_t>(unit)].parameters;
       for (size_t p = 0; p < parameters.size(); ++p) {
+        if (!parameters[p].trained() || !checks(parameters[p])) continue;
         const auto begin = weights[static_cast<size_t>(unit)].begin() + parameters[p].offset;
         std::vector<float> values(begin, begin + parameters[p].numel());
         const auto loss = [&](size_t i, double shift) {
@@ -77,6 +80,49 @@ TEST_P(Gradients, EqualFiniteDifferencesOfTheLoss) {
     }
     std::printf("largest difference: %.2g of what is allowed\n", worst);
   });
+}
+
+class Gradients : public ::testing::TestWithParam<TinyKind> {};
+
+TEST_P(Gradients, EqualFiniteDifferencesOfTheLoss) {
+  const ModelSpec model = tiny_model(GetParam(), 2);
+  expect_gradients_of_differences(tiny_request(model, ragged_batch(model, {16, 9, 15}), {.micro = 3}),
+                                  [](const ParameterEntry&) { return true; });
+}
+
+// Under one and the same mask. The lengths that DoRA divides by are constants in the gradients of A and B, so that
+// those are no derivatives; the magnitudes' are.
+TEST_P(Gradients, OfAdaptersEqualFiniteDifferencesUnderDropout) {
+  for (const bool dora : {false, true}) {
+    const ModelSpec base = tiny_model(GetParam(), 2);
+    ProbeRequest request = tiny_request(base, ragged_batch(base, {16, 9, 15}), {.micro = 3},
+                                        {"method.kind=lora", "method.rank=3", "method.alpha=1", "method.dropout=0.3",
+                                         dora ? "method.dora=true" : "method.dora=false"});
+    request.model = with_method(base, request.config.config.method);
+    expect_gradients_of_differences(
+        request, [&](const ParameterEntry& entry) { return entry.initializer == Initializer::kRowLengths || !dora; });
+  }
+}
+
+// Tokens without numbers, as those of validation, lose nothing: the loss is that of the same weights without dropout.
+TEST(Dropout, LeavesTokensWithoutNumbersAlone) {
+  std::vector<double> losses;
+  for (const char* dropout : {"method.dropout=0", "method.dropout=0.4"}) {
+    const ModelSpec base = tiny_model(TinyKind::kLlama, 2);
+    ProbeRequest request = tiny_request(base, ragged_batch(base, {16, 9, 15}), {.micro = 3},
+                                        {"method.kind=lora", "method.rank=3", "method.dora=true", dropout});
+    request.model = with_method(base, request.config.config.method);
+    run_sessions(request, {}, [&](RankSession& session, const auto& microbatches, MemoryLedger&) {
+      move_constant_weights(session.executor());
+      MicrobatchTokens tokens = microbatches[0];
+      losses.push_back(session.evaluate(tokens).loss_sum);
+      tokens.numbers.clear();
+      losses.push_back(session.evaluate(tokens).loss_sum);
+    });
+  }
+  EXPECT_EQ(losses[0], losses[1]);
+  EXPECT_EQ(losses[3], losses[1]);
+  EXPECT_GT(std::abs(losses[2] - losses[1]), 0.1);
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, Gradients, ::testing::ValuesIn(kTinyKinds),

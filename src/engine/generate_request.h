@@ -22,18 +22,19 @@ struct TokenSampling {
   uint64_t seed = 0;  // the n-th new token is a function of the logits, the seed and n
 };
 
-// What a low-rank adapter adds to a matrix: scale x B A.
+// What a low-rank adapter makes of a matrix W: W + scale x B A, with DoRA its rows at lengths of their own.
 struct LowRankUpdate {
-  std::string weight;       // Hub name of the matrix
-  int64_t rank = 0;         // positive
-  double scale = 1;         // alpha / rank
-  std::vector<float> a, b;  // [rank, in], [out, rank]
+  std::string weight;              // Hub name of the matrix
+  int64_t rank = 0;                // positive
+  double scale = 1;                // alpha / rank
+  std::vector<float> a, b;         // [rank, in], [out, rank]
+  std::vector<float> magnitude{};  // of DoRA, [out]; empty: none
 };
 
 struct GenerateRequest {
   ModelSpec model;
   std::filesystem::path weights;         // folder of safetensors, or checkpoint
-  std::vector<LowRankUpdate> updates{};  // added to the weights
+  std::vector<LowRankUpdate> updates{};  // of the weights
   DType compute = DType::kBFloat16;
   std::vector<int32_t> prompt;      // at least one id
   int64_t max_tokens = 0;           // new ones

@@ -1,24 +1,40 @@
 #include "engine/microbatch.h"
 
+#include <numeric>
+
 #include "base/integer.h"
 #include "kernels/cross_entropy.h"
 
 namespace fivefold {
 
+void number_tokens(int64_t first_sample, MicrobatchTokens& tokens) {
+  tokens.numbers.resize(static_cast<size_t>(tokens.rows * tokens.sequence));
+  std::iota(tokens.numbers.begin(), tokens.numbers.end(), first_sample * tokens.sequence);
+}
+
 MicrobatchTokens pad_rows(const MicrobatchTokens& tokens, int64_t sequence) {
   if (sequence == tokens.sequence) return tokens;
   FIVEFOLD_CHECK(sequence > tokens.sequence);
   const int64_t padding = sequence - tokens.sequence;
-  MicrobatchTokens padded{
-      .rows = tokens.rows, .sequence = sequence, .input_ids = {}, .targets = {}, .positions = {}, .cu_seqlens = {0}};
+  MicrobatchTokens padded{.rows = tokens.rows,
+                          .sequence = sequence,
+                          .input_ids = {},
+                          .targets = {},
+                          .positions = {},
+                          .cu_seqlens = {0},
+                          .numbers = {}};
   size_t document = 1;
   for (int64_t row = 0; row < tokens.rows; ++row) {
-    const auto copy = [&](const std::vector<int32_t>& from, std::vector<int32_t>& to) {
+    const auto copy = [&](const auto& from, auto& to) {
       to.insert(to.end(), from.begin() + row * tokens.sequence, from.begin() + (row + 1) * tokens.sequence);
     };
     copy(tokens.input_ids, padded.input_ids);
     copy(tokens.targets, padded.targets);
     copy(tokens.positions, padded.positions);
+    if (!tokens.numbers.empty()) {
+      copy(tokens.numbers, padded.numbers);
+      padded.numbers.insert(padded.numbers.end(), static_cast<size_t>(padding), 0);
+    }
     for (int64_t i = 0; i < padding; ++i) {
       padded.input_ids.push_back(0);
       padded.targets.push_back(kernels::kIgnoredTarget);
@@ -42,6 +58,7 @@ MicrobatchTokens split_rows(const MicrobatchTokens& tokens, int degree, int rank
                         .targets = {},
                         .positions = {},
                         .cu_seqlens = tokens.cu_seqlens,
+                        .numbers = {},
                         .context_degree = degree};
   for (int64_t row = 0; row < tokens.rows; ++row) {
     for (int64_t i = 0; i < part.sequence; ++i) {
@@ -49,6 +66,7 @@ MicrobatchTokens split_rows(const MicrobatchTokens& tokens, int degree, int rank
       part.input_ids.push_back(tokens.input_ids[at]);
       part.targets.push_back(tokens.targets[at]);
       part.positions.push_back(tokens.positions[at]);
+      if (!tokens.numbers.empty()) part.numbers.push_back(tokens.numbers[at]);
     }
   }
   return part;

@@ -15,11 +15,14 @@ struct MicrobatchTokens {
   int64_t rows = 0, sequence = 0;
   std::vector<int32_t> input_ids, targets, positions;
   std::vector<int32_t> cu_seqlens;  // documents end to end over the rows; first 0, last rows * sequence
+  std::vector<int64_t> numbers;     // of each token its place in the run's data, under dropout; empty: nothing drops
   int64_t context_degree = 1;       // ranks that share the rows: cu_seqlens is of the rows in full
 };
 
 // Appends tokens that count nowhere to each row until it has `sequence` of them: a document of its own, id 0, no
 // target.
+// Numbers the tokens of rows whose first is sample `first_sample` of the run, before the rows are padded or split.
+void number_tokens(int64_t first_sample, MicrobatchTokens& tokens);
 MicrobatchTokens pad_rows(const MicrobatchTokens& tokens, int64_t sequence);
 
 // What the first part of a layer's backward leaves for the second: of each linear its input and its output's gradient;
@@ -56,7 +59,8 @@ struct Microbatch {
   at::Tensor input_ids, targets, positions;  // int32 [tokens]
   at::Tensor cu_seqlens;                     // int32, `num_documents + 1` of its capacity are used
   int64_t num_documents = 0;
-  ContextSegments context;  // under context parallelism
+  ContextSegments context;             // under context parallelism
+  std::vector<int64_t> token_numbers;  // under dropout: MicrobatchTokens::numbers
 
   std::vector<at::Tensor> stream;              // by unit: its output, until its reader's backward frees it
   std::vector<std::vector<at::Tensor>> slots;  // by unit and slot: saved and rebuilt tensors

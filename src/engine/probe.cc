@@ -71,10 +71,10 @@ class RankProbe {
     if (weights_ != nullptr) {
       const Status loaded = load_hub_weights(*weights_, inventory_, session.executor());
       if (!loaded.ok()) throw std::runtime_error(loaded.error().message());
-      load_adapter(session.executor());
     } else {
       session.executor().initialize_weights(static_cast<uint64_t>(request_.config.config.run.seed));
     }
+    load_adapter(session);
     const auto microbatches = rank_microbatches(request_.batch, request_.config, session.data_rank());
     const bool root = communicator.rank() == 0;
     const auto rank = static_cast<size_t>(communicator.rank());
@@ -107,12 +107,10 @@ class RankProbe {
   }
 
  private:
-  void load_adapter(TrainingExecutor& executor) const {
+  void load_adapter(RankSession& session) const {
     if (!request_.model.adapter) return;
-    if (adapter_ == nullptr)
-      return executor.initialize_weights(static_cast<uint64_t>(request_.config.config.run.seed),
-                                         TrainingExecutor::Draw::kAdapters);
-    const Status loaded = load_adapter_weights(*adapter_, inventory_, executor);
+    if (adapter_ == nullptr) return session.start_adapter(static_cast<uint64_t>(request_.config.config.run.seed));
+    const Status loaded = load_adapter_weights(*adapter_, inventory_, session.executor());
     if (!loaded.ok()) throw std::runtime_error(loaded.error().message());
   }
 

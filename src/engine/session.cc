@@ -113,6 +113,25 @@ RankSession::RankSession(const ModelSpec& model, const Inventory& inventory, con
                                               config.config.precision.loss_scale_growth_every)
                   : std::nullopt) {}
 
+void RankSession::start_adapter(uint64_t seed) {
+  executor_.initialize_weights(seed, TrainingExecutor::Draw::kAdapters);
+  start_magnitudes();
+}
+
+// DoRA: unit by unit, each gathered for it where it is in shards.
+void RankSession::start_magnitudes() {
+  const bool gathers = sharding_policy(config_).shards_params();
+  for (int unit = 0; unit < whole_inventory_.num_units(); ++unit) {
+    if (!executor_.has_magnitudes(unit)) continue;
+    if (gathers) {
+      executor_.allocate_unsharded(unit);
+      communicator_.all_gather(groups_.shard, executor_.unsharded_params(unit), Purpose::kParameters, {});
+    }
+    executor_.start_magnitudes(unit);
+    if (gathers) executor_.free_unsharded(unit);
+  }
+}
+
 StepOutcome RankSession::step(const std::vector<MicrobatchTokens>& microbatches, double learning_rate, int64_t update,
                               const std::function<bool(double, double)>& accept, bool request_stop) {
   FIVEFOLD_CHECK(static_cast<int64_t>(microbatches.size()) == config_.num_microbatches);
@@ -249,8 +268,13 @@ std::vector<MicrobatchTokens> rank_microbatches(const GlobalBatch& batch, const 
   std::vector<MicrobatchTokens> result;
   for (int64_t m = 0; m < config.num_microbatches; ++m) {
     const int64_t first = (m * replicas + data_rank) * micro;
-    MicrobatchTokens tokens{
-        .rows = micro, .sequence = s, .input_ids = {}, .targets = {}, .positions = {}, .cu_seqlens = {0}};
+    MicrobatchTokens tokens{.rows = micro,
+                            .sequence = s,
+                            .input_ids = {},
+                            .targets = {},
+                            .positions = {},
+                            .cu_seqlens = {0},
+                            .numbers = {}};
     const auto copy = [&](const std::vector<int32_t>& from) {
       return std::vector<int32_t>(from.begin() + first * s, from.begin() + (first + micro) * s);
     };
@@ -260,6 +284,7 @@ std::vector<MicrobatchTokens> rank_microbatches(const GlobalBatch& batch, const 
     for (int64_t row = first; row < first + micro; ++row)
       for (const int32_t length : batch.document_lengths[static_cast<size_t>(row)])
         tokens.cu_seqlens.push_back(tokens.cu_seqlens.back() + length);
+    if (config.config.method.dropout > 0) number_tokens(first, tokens);
     result.push_back(std::move(tokens));
   }
   return result;

@@ -37,6 +37,8 @@ class RankSession {
   RankSession(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config,
               Communicator& communicator);
 
+  // Draws the adapter's start (Note [Adapters] in spec/adapter.h), the model's own weights being there. Collective.
+  void start_adapter(uint64_t seed);
   // One optimizer step over this rank's microbatches. In fp16 under the loss scale, which follows from the outcome: a
   // step whose loss or gradients are not finite, on whatever rank, changes nothing else.
   StepOutcome step(const std::vector<MicrobatchTokens>& microbatches, double learning_rate, int64_t update,
@@ -72,6 +74,7 @@ class RankSession {
   int data_rank() const { return coordinates_.dp; }
 
  private:
+  void start_magnitudes();
   StepOutcome run_scaled_step(const std::function<bool(double, double)>& accept, bool request_stop);
   std::vector<float> gather_shards(int unit, State state);
   std::vector<float> gather_stage(int unit, State state);

@@ -176,8 +176,7 @@ class RankTrainer {
     if (preparation_.adapter)
       require(load_adapter_weights(*preparation_.adapter, preparation_.inventory, session_.executor()));
     else
-      session_.executor().initialize_weights(static_cast<uint64_t>(config_.run.seed),
-                                             TrainingExecutor::Draw::kAdapters);
+      session_.start_adapter(static_cast<uint64_t>(config_.run.seed));
   }
 
   static void require(const Status& status) {

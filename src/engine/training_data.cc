@@ -25,7 +25,8 @@ MicrobatchTokens microbatch_of(TokenBatch batch) {
                           .input_ids = std::move(batch.input_ids),
                           .targets = std::move(batch.targets),
                           .positions = std::move(batch.positions),
-                          .cu_seqlens = {0}};
+                          .cu_seqlens = {0},
+                          .numbers = {}};
   for (const auto& row : batch.document_lengths)
     for (const int32_t length : row) tokens.cu_seqlens.push_back(tokens.cu_seqlens.back() + length);
   return tokens;
@@ -83,9 +84,11 @@ std::vector<MicrobatchTokens> TrainingData::step(const ResolvedConfig& config, i
                            .dp = config.config.parallel.dp,
                            .dp_rank = data_rank};
   std::vector<MicrobatchTokens> microbatches;
-  for (int64_t m = 0; m < config.num_microbatches; ++m)
-    microbatches.push_back(
-        microbatch_of(value_or_throw(train_.batch(order_, layout.first_position(consumed, m), layout.micro_batch))));
+  for (int64_t m = 0; m < config.num_microbatches; ++m) {
+    const int64_t first = layout.first_position(consumed, m);
+    microbatches.push_back(microbatch_of(value_or_throw(train_.batch(order_, first, layout.micro_batch))));
+    if (config.config.method.dropout > 0) number_tokens(first, microbatches.back());
+  }
   return microbatches;
 }
 

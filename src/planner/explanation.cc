@@ -169,8 +169,11 @@ class MemoryLines {
                unit_operations(model_, inventory_, range.first + 1, part_.split(), part_.context(), part_.dropped()),
                range_name(range), shape_.compute))
         add(tensor.name, Account::kActivations, count * saved_bytes(tensor, shape_),
-            fmt::format("{} layers{} x {} tokens x {} B", count, every > 0 ? " of a segment at once" : "",
-                        saved_bytes(tensor, shape_) / tensor.bytes_per_token, tensor.bytes_per_token));
+            fmt::format("{} layers{} x {}{} B", count, every > 0 ? " of a segment at once" : "",
+                        tensor.per_feature
+                            ? std::string()
+                            : fmt::format("{} tokens x ", saved_bytes(tensor, shape_) / tensor.bytes_per_token),
+                        tensor.bytes_per_token));
     }
   }
 

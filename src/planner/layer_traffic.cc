@@ -43,6 +43,16 @@ class CallList {
     if (shape_.context.degree > 1)
       calls_.push_back({CollectiveKind::kAllReduce, Purpose::kScales, GroupKind::kCp, numbers, 4});
   }
+  // DoRA: the squares of the lengths of a row linear's rows are summed over the ranks that have their columns.
+  void row_lengths(const Operation& op) {
+    if (!op.adapter.scales() || op.cut != LinearCut::kRow) return;
+    const Slot& slot = operations_.slots[static_cast<size_t>(op.adapter.row_lengths)];
+    calls_.push_back({CollectiveKind::kAllReduce, Purpose::kScales, GroupKind::kTp, slot.width, 4});
+  }
+  // DoRA: the product that its magnitudes' gradient is made of.
+  void magnitude_gradient(const Operation& op) {
+    if (op.adapter.scales()) scales(op, 2);
+  }
   void forward(const Operation& op, RebuildPart part = RebuildPart::kWhole) {
     scales(op, 2);
     if (op.cut == LinearCut::kColumn && sequence_parallel())
@@ -58,6 +68,10 @@ class CallList {
       forward(operations_.operations[static_cast<size_t>(again.operation)], again.part);
   }
   void backward(const Operation& op) {
+    backward_input_of(op);
+    magnitude_gradient(op);
+  }
+  void backward_input_of(const Operation& op) {
     rebuild_before(op);
     scales(op, 1);
     if (op.cut == LinearCut::kColumn) {
@@ -114,13 +128,14 @@ class CallList {
   }
   // The two parts of a backward: the gather of a column linear's input belongs to the second.
   void backward_input(const Operation& op) {
-    if (op.cut != LinearCut::kColumn) return backward(op);
+    if (op.cut != LinearCut::kColumn) return backward_input_of(op);
     rebuild_before(op);
     scales(op, 1);
     stream(sequence_parallel() ? CollectiveKind::kReduceScatter : CollectiveKind::kAllReduce,
            Purpose::kActivationGradients, op.input);
   }
   void backward_weight(const Operation& op) {
+    magnitude_gradient(op);
     if (op.cut == LinearCut::kColumn && sequence_parallel() && op.needs_input())
       stream(CollectiveKind::kAllGather, Purpose::kActivations, op.input);
   }
@@ -157,11 +172,17 @@ std::vector<LayerCall> layer_calls(const UnitOperations& operations, TapeStep st
   const auto& list = operations.operations;
   switch (step) {
     case TapeStep::kForward:
-      for (const Operation& op : list) calls.forward(op);
+      for (const Operation& op : list) {
+        calls.row_lengths(op);
+        calls.forward(op);
+      }
       break;
     case TapeStep::kRecompute:
-      for (int i = 0; i < num_recomputed_operations(operations, options.output_unused); ++i)
-        calls.forward(list[static_cast<size_t>(i)]);
+      for (int i = 0; i < static_cast<int>(list.size()); ++i) {
+        calls.row_lengths(list[static_cast<size_t>(i)]);
+        if (i < num_recomputed_operations(operations, options.output_unused))
+          calls.forward(list[static_cast<size_t>(i)]);
+      }
       break;
     case TapeStep::kBackward:
       for (auto op = list.rbegin(); op != list.rend(); ++op) calls.backward(*op);

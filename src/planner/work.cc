@@ -8,6 +8,16 @@
 namespace fivefold {
 namespace {
 
+// DoRA's product that is made again, with the adapter's part, and its sum with the output's gradient.
+void magnitude_gradient(const Operation& op, const ParameterEntry& weight, int64_t tokens, int64_t element,
+                        OperationWork& work) {
+  work.gemms.push_back({tokens, weight.rows(), weight.cols()});
+  work.gemms.push_back({tokens, op.adapter.width(), weight.cols()});
+  for (const LowRankAdapter::Piece& piece : op.adapter.pieces)
+    work.gemms.push_back({tokens, piece.rows, op.adapter.rank});
+  work.bytes += 3 * static_cast<double>(tokens * weight.rows() * element);
+}
+
 class WorkCounter {
  public:
   WorkCounter(const ModelSpec& model, const Unit& unit, const UnitOperations& operations, const WorkShape& shape)
@@ -58,7 +68,7 @@ class WorkCounter {
  private:
   double slot_bytes(int slot) const {
     const Slot& s = operations_.slots[static_cast<size_t>(slot)];
-    const int64_t tokens = s.split_by_tp ? shape_.tokens : shape_.tokens / shape_.sequence_parts;
+    const int64_t tokens = s.per_feature ? 1 : s.split_by_tp ? shape_.tokens : shape_.tokens / shape_.sequence_parts;
     return static_cast<double>(tokens) * static_cast<double>(s.width) * static_cast<double>(s.fp32 ? 4 : element_);
   }
 
@@ -77,7 +87,22 @@ class WorkCounter {
     // Codes read, the weight written, then read by the product.
     if (op.four_bit) work.bytes += static_cast<double>(op.weight_numel) * (0.53 + static_cast<double>(element_));
     if (op.adapter.exists()) low_rank(op, in, backward, work);
+    if (op.adapter.scales()) scaling(op, weight, backward, work);
     return work;
+  }
+
+  // DoRA. Forward measures the rows, W + scale B A in fp32, and scales the output; backward scales its gradient, makes
+  // the product again and takes the two tensors' sums.
+  void scaling(const Operation& op, const ParameterEntry& weight, bool backward, OperationWork& work) const {
+    const double output = static_cast<double>(shape_.tokens * weight.rows() * element_);
+    if (backward) {
+      magnitude_gradient(op, weight, shape_.tokens, element_, work);
+      work.bytes += 2 * output;
+      return;
+    }
+    work.bytes += 2 * output + static_cast<double>(op.weight_numel) * (static_cast<double>(element_) + 3 * 4);
+    for (const LowRankAdapter::Piece& piece : op.adapter.pieces)
+      work.gemms.push_back({piece.rows, weight.cols(), op.adapter.rank});
   }
 
   // Forward u = x A^T and y += u B^T, which passes over y; backward also u's gradient, the input's, and those of A and
@@ -93,6 +118,8 @@ class WorkCounter {
       out += piece.rows;
     }
     work.bytes += token * static_cast<double>(backward ? 2 * in : 2 * out);
+    // The dropped input written and read, and backward its gradient too.
+    if (op.adapter.dropout > 0) work.bytes += token * static_cast<double>((backward ? 5 : 3) * in);
     if (!backward) return;
     work.gemms.push_back({width, in, t});
     work.gemms.push_back({t, in, width});
@@ -175,6 +202,7 @@ OperationWork weight_gradient_work(const Unit& unit, const Operation& op, const 
   work.gemms.push_back({t, width, in});
   work.gemms.push_back({width, in, t});
   for (const LowRankAdapter::Piece& piece : op.adapter.pieces) work.gemms.push_back({piece.rows, op.adapter.rank, t});
+  if (op.adapter.scales()) magnitude_gradient(op, weight, t, dtype_bytes(shape.compute), work);
   return work;
 }
 
@@ -221,7 +249,9 @@ double accumulate_bytes_per_element(const ShardingPolicy& policy) {
 
 int num_recomputed_operations(const UnitOperations& operations, bool output_unused) {
   const auto is_saved = [&](int slot) {
-    return slot >= 0 && operations.slots[static_cast<size_t>(slot)].lifetime == Lifetime::kSaved;
+    if (slot < 0) return false;
+    const Slot& spec = operations.slots[static_cast<size_t>(slot)];
+    return spec.lifetime == Lifetime::kSaved && !spec.per_feature;
   };
   int count = static_cast<int>(operations.operations.size());
   if (!output_unused) return count;
@@ -256,13 +286,20 @@ StepFlops step_flops(const ModelSpec& model, const Inventory& inventory, const R
   }
   const int every = lowering_options(config).recompute_every;
   const DroppedTensors dropped = dropped_tensors(config.config.recompute);
-  if (every == 0 && dropped.empty()) return flops;
+  const bool scales = model.adapter && model.adapter->dora;
+  if (every == 0 && dropped.empty() && !scales) return flops;
   const WorkShape shape{
       .tokens = config.tokens_per_step, .sequence = config.config.batch.sequence, .compute = config.compute};
   const int num_layers = static_cast<int>(model.layers.size());
   for (int layer = 0; layer < num_layers; ++layer) {
     const Unit& unit = inventory.units[static_cast<size_t>(layer) + 1];
     const UnitOperations operations = unit_operations(model, inventory, layer + 1, {}, {}, dropped);
+    for (const Operation& op : operations.operations) {
+      if (!op.adapter.scales()) continue;
+      OperationWork product;
+      magnitude_gradient(op, unit.parameters[static_cast<size_t>(op.weight)], shape.tokens, 0, product);
+      flops.recomputed_matrices += product.total_flops();
+    }
     std::vector<int> again = rebuilt_operations(operations);
     if (every > 0) {
       const bool last_of_segment = layer % every == every - 1 || layer == num_layers - 1;

@@ -26,7 +26,10 @@ ByteSizes::ByteSizes(const RunPlan& plan) {
     for (const SavedTensor& tensor : saved_tensors(operations, unit.name, shape.compute))
       add(saved_bytes(tensor, shape), "saved tensor " + tensor.name);
     for (const Slot& slot : operations.slots)
-      add(slot.width * (slot.split_by_tp ? shape.tokens : shape.stream_tokens()) *
+      add(slot.width *
+              (slot.per_feature   ? 1
+               : slot.split_by_tp ? shape.tokens
+                                  : shape.stream_tokens()) *
               (slot.fp32 ? 4 : dtype_bytes(shape.compute)),
           "tensor " + slot.name + of_unit);
   }

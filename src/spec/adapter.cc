@@ -28,7 +28,8 @@ std::string peft_name(const std::string& hub_name, const char* tensor) {
   return "base_model.model." + hub_name.substr(0, hub_name.size() - kWeight.size()) + "." + tensor;
 }
 
-// Entries A and B of one linear; B's rows are those of the adapted tensors, A's a block of `rank` for each.
+// Entries A and B of one linear, and with DoRA its magnitudes; B's rows are those of the adapted tensors, A's a block
+// of `rank` for each.
 void append_adapter(Unit& unit, const ParameterEntry& base, const std::vector<int>& adapted, const AdapterSpec& spec) {
   const bool row = base.split == Split::kRow, whole = base.parts.size() != base.pieces.size();
   const std::string stem = base.name.substr(0, base.name.size() - kWeight.size());
@@ -58,7 +59,16 @@ void append_adapter(Unit& unit, const ParameterEntry& base, const std::vector<in
   a.shape = {count * spec.rank, base.cols()};
   b.shape = {rows, spec.rank};
   unit.parameters.push_back(std::move(a));
-  unit.parameters.push_back(std::move(b));
+  unit.parameters.push_back(b);
+  if (!spec.dora) return;
+  ParameterEntry magnitude = std::move(b);
+  magnitude.name = stem + ".lora_magnitude";
+  magnitude.shape = {rows};
+  magnitude.decay = DecayClass::kVector;
+  magnitude.initializer = Initializer::kRowLengths;
+  for (size_t i = 0; i < adapted.size(); ++i)
+    magnitude.parts[i].name = peft_name(base.parts[static_cast<size_t>(adapted[i])].name, "lora_magnitude_vector");
+  unit.parameters.push_back(std::move(magnitude));
 }
 
 }  // namespace

@@ -10,6 +10,24 @@
 //   A's gradient is one too, and the input's gradient joins the partial sum that is reduced anyway. A row linear has
 //   its columns of A and all of B: u is a partial sum, and so is (u B^T), which joins the output's partial sum; B's
 //   gradient, made with a partial u, is a partial sum. No collective is added but the sum of these small gradients.
+//
+// Note [DoRA]
+//   Liu et al., "DoRA: Weight-Decomposed Low-Rank Adaptation" (2024), as PEFT has it. With W' = W + scale B A, n_j the
+//   length of row j of W' and m [out] trained: y = (m / n) x W'^T (+ bias). m starts as the lengths of W's rows. In the
+//   gradients n is a constant (section 4.3 there): those of x, A and B are LoRA's with dy m / n for dy, and
+//   dm_j = sum over tokens of dy_j (x W'^T)_j / n_j. Row j has m_j / n_j = 0 where n_j = 0: padding of tensor
+//   parallelism, which m pads with zeros.
+//   Forward measures n (one pass over W, one product of r wide) and keeps it for the microbatch's backward, which makes
+//   x W'^T again for dm: a product more than LoRA, and no activation more.
+//   A column linear has its rows of m; a row linear has all of m, sums the squares of n over its tensor group before
+//   the product, scales the sum of the partial products, and has a partial sum as gradient of m.
+//
+// Note [Adapter dropout]
+//   u = drop(x) A^T: elements of x are dropped with probability p, the rest divided by 1 - p, for the adapter alone
+//   (with DoRA too: x W^T has all of x). The mask is a pure function of the run's seed, the linear, the token's place
+//   in the run's data and the input's column (kernels/dropout.h): every layout draws the same, and so does every
+//   computation of it: nothing is kept, recompute and the backward draw it again. Adapters of a packed linear share its
+//   mask. Evaluation drops nothing.
 #pragma once
 
 #include <cstdint>

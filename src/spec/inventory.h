@@ -41,7 +41,13 @@ enum class ReplicatedGrad : uint8_t {
 // Which optimizer group: `[optimizer] decay = "matrices"` decays only kMatrix.
 enum class DecayClass : uint8_t { kMatrix, kVector };
 
-enum class Initializer : uint8_t { kNormal, kUniform, kOnes, kZeros };
+enum class Initializer : uint8_t {
+  kNormal,
+  kUniform,
+  kOnes,
+  kZeros,
+  kRowLengths,  // of the frozen weight that DoRA's magnitudes belong to, once that is there
+};
 
 // In which of its unit's buffers a parameter lies. Gradients, master weights and optimizer states exist of trained
 // ones.

@@ -23,6 +23,10 @@ class OperationBuilder {
     ops_.slots.push_back({name, width, true, Lifetime::kSaved, split_by_tp});
     return static_cast<int>(ops_.slots.size()) - 1;
   }
+  int row_lengths(const std::string& linear, int64_t rows) {
+    ops_.slots.push_back({.name = linear + ".row_lengths", .width = rows, .fp32 = true, .per_feature = true});
+    return static_cast<int>(ops_.slots.size()) - 1;
+  }
   void drop_by(Droppable name, const std::vector<int>& slots) {
     for (const int slot : slots) ops_.slots[static_cast<size_t>(slot)].name_to_drop = name;
   }
@@ -41,6 +45,10 @@ class OperationBuilder {
       op.four_bit = weight.storage == Storage::kFourBit;
       if (kind == OperationKind::kLinear) {
         op.adapter = adapter(name, weight);
+        if (op.adapter.scales()) {
+          op.adapter.row_lengths = row_lengths(name, parameter(op.adapter.magnitude).rows());
+          op.extra = {op.adapter.row_lengths};
+        }
         if (cuts_) op.cut = weight.split == Split::kRow ? LinearCut::kRow : LinearCut::kColumn;
       }
     }
@@ -76,6 +84,11 @@ class OperationBuilder {
     result.b = unit_.find(linear + ".lora_b.weight");
     result.rank = model_.adapter->rank;
     result.scale = model_.adapter->scale;
+    result.dropout = model_.adapter->dropout;
+    result.magnitude = unit_.find(linear + ".lora_magnitude");
+    const ParameterEntry& a = parameter(result.a);
+    result.whole_in = a.whole_cols();
+    result.first_input = a.slices.front().whole_col;
     const bool pieces = weight.parts.size() == weight.pieces.size();
     int64_t b_row = 0;
     for (const int part : parameter(result.b).adapted_parts) {
@@ -272,6 +285,7 @@ const std::vector<Rebuild::Again>& UnitOperations::rebuilt_before(size_t operati
 }
 
 int64_t saved_bytes(const SavedTensor& tensor, const TapeShape& shape) {
+  if (tensor.per_feature) return tensor.bytes_per_token;
   return (tensor.split_by_tp ? shape.tokens : shape.stream_tokens()) * tensor.bytes_per_token;
 }
 
@@ -281,7 +295,7 @@ std::vector<SavedTensor> saved_tensors(const UnitOperations& operations, const s
   for (const Slot& slot : operations.slots) {
     if (slot.lifetime != Lifetime::kSaved && slot.lifetime != Lifetime::kInput) continue;
     saved.push_back({unit_name + "." + slot.name, slot.width * (slot.fp32 ? 4 : dtype_bytes(compute)), slot.split_by_tp,
-                     slot.name_to_drop});
+                     slot.name_to_drop, slot.per_feature});
   }
   return saved;
 }

@@ -13,14 +13,16 @@
 //   The residual gradient is allocated by the loss and freed by the embedding's backward.
 //   A weight in 4 bits is dequantised into a buffer that lives for one product. An adapter takes a buffer for u = x A^T
 //   (forward, and again when its gradients are made) and one for u's gradient. The input of a linear that needs it for
-//   no weight's gradient is neither rebuilt nor kept for one.
-//   What selective recompute drops is a saved buffer that forward frees after its last reader and backward makes again:
-//   Note [Rebuilds] in spec/rebuild.h.
-//   Under fp8 the operands of a linear's product are rounded copies that live for the product: of the weight, of the
-//   input or of the output's gradient.
-//   Backward in two parts: the first makes input gradients and keeps, of each linear, its input and its output's
-//   gradient (a copy where that is the residual gradient, which the norms add to) and, of norms, their weight gradients
-//   in fp32; the second makes weight gradients and frees what was kept.
+//   no weight's gradient is neither rebuilt nor kept for one. Under dropout the dropped input is a buffer while u or
+//   the gradient of A is made, and the adapter's part of the input's gradient is one until it is added. DoRA: the
+//   lengths of the weight's rows are measured before the linear's product (its weight in 4 bits dequantised for it).
+//   Backward has one more buffer as wide as the output, for the scaled gradient of the output and, before or after, for
+//   the product that is made again. What selective recompute drops is a saved buffer that forward frees after its last
+//   reader and backward makes again: Note [Rebuilds] in spec/rebuild.h. Under fp8 the operands of a linear's product
+//   are rounded copies that live for the product: of the weight, of the input or of the output's gradient. Backward in
+//   two parts: the first makes input gradients and keeps, of each linear, its input and its output's gradient (a copy
+//   where that is the residual gradient, which the norms add to) and, of norms, their weight gradients in fp32; the
+//   second makes weight gradients and frees what was kept.
 //
 // Note [Tensor parallelism]
 //   The list is that of one rank's narrower model (spec/tensor_split.h); the collectives are parts of the operations
@@ -78,6 +80,7 @@ struct Slot {
   bool fp32 = false;  // statistics; otherwise the compute dtype
   Lifetime lifetime = Lifetime::kSaved;
   bool split_by_tp = false;  // tensor parallelism divides the width (else only sequence parallelism divides the tokens)
+  bool per_feature = false;  // `width` elements in all, whatever the tokens: lengths of a weight's rows
   std::optional<Droppable> name_to_drop = {};  // by which selective recompute drops it
 };
 
@@ -98,11 +101,16 @@ struct LowRankAdapter {
     int64_t b_row = 0;
   };
   int a = -1, b = -1;
+  int magnitude = -1;    // of DoRA (Note [DoRA] in spec/adapter.h) ...
+  int row_lengths = -1;  // ... and the slot of the rows' lengths, in the order of B's rows
   int64_t rank = 0;
   double scale = 1.0;
+  double dropout = 0.0;                   // of the input (Note [Adapter dropout] there)
+  int64_t whole_in = 0, first_input = 0;  // columns of the whole input, and which of them is this rank's first
   std::vector<Piece> pieces;
 
   bool exists() const { return a >= 0; }
+  bool scales() const { return magnitude >= 0; }
   int64_t width() const { return static_cast<int64_t>(pieces.size()) * rank; }  // of x A^T
 };
 
@@ -165,6 +173,7 @@ struct SavedTensor {
   int64_t bytes_per_token = 0;
   bool split_by_tp = false;
   std::optional<Droppable> name_to_drop = {};  // by which selective recompute drops it
+  bool per_feature = false;                    // `bytes_per_token` in all
 };
 // Of a microbatch on this rank. Under sequence parallelism a tensor that is not split has this rank's tokens only.
 int64_t saved_bytes(const SavedTensor& tensor, const TapeShape& shape);
@@ -215,13 +224,16 @@ inline constexpr int kTemporaryId = 3000;
 inline constexpr int kKeptGradientId = 3100;  // + operation: an output gradient that waits for the weight's
 inline constexpr int kKeptVectorId = 3200;    // + parameter: a norm's weight gradient that waits with it
 inline constexpr int kGatheredId = 4000;      // all tokens of a tensor that sequence parallelism cuts
-inline constexpr int kExchangeId = 4100;      // + number: buffers of context parallelism
 inline constexpr int kPartialSumId = 4001;    // the same size, before it is scattered
+inline constexpr int kExchangeId = 4100;      // + number: buffers of context parallelism
 inline constexpr int kDequantizedId = 4200;   // a weight, from its 4 bits
-inline constexpr int kFp8InputId = 4203;      // a linear's input, rounded to fp8
-inline constexpr int kFp8GradientId = 4204;   // its output's gradient, likewise
 inline constexpr int kLowRankId = 4201;       // x A^T of an adapter
 inline constexpr int kLowRankGradientId = 4202;
+inline constexpr int kFp8InputId = 4203;         // a linear's input, rounded to fp8
+inline constexpr int kFp8GradientId = 4204;      // its output's gradient, likewise
+inline constexpr int kScaledId = 4205;           // DoRA: the output's gradient, scaled; the unscaled product
+inline constexpr int kDroppedInputId = 4206;     // dropout: an adapter's input
+inline constexpr int kDroppedGradientId = 4207;  // and its gradient
 
 // Bytes of a token's softmax that tensor-parallel ranks exchange: log-sum-exp and target's logit, fp64.
 inline constexpr int64_t kLossStatisticsBytes = 16;

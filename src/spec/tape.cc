@@ -1,107 +1,11 @@
 // Tapes of the operations in operations.h; see Note [Buffer rules] there.
 #include <algorithm>
-#include <map>
-#include <set>
 
-#include "spec/operations.h"
 #include "spec/tape_exchanges.h"
+#include "spec/tape_writer.h"
 
 namespace fivefold {
 namespace {
-
-class TapeWriter {
- public:
-  TapeWriter(const UnitOperations& ops, const TapeShape& shape) : ops_(ops), shape_(shape) {}
-
-  int64_t slot_bytes(int slot) const {
-    const Slot& s = ops_.slots[static_cast<size_t>(slot)];
-    const int64_t tokens = s.split_by_tp ? shape_.tokens : shape_.stream_tokens();
-    return tokens * s.width * (s.fp32 ? 4 : dtype_bytes(shape_.compute));
-  }
-  // A slot of the residual stream's width, of all tokens: what sequence parallelism gathers and scatters.
-  int64_t gathered_bytes(int slot) const {
-    return shape_.tokens * ops_.slots[static_cast<size_t>(slot)].width * dtype_bytes(shape_.compute);
-  }
-  bool sequence_parallel() const { return shape_.split.sequence_parts() > 1; }
-  bool tensor_parallel() const { return shape_.split.size > 1; }
-  void allocate_gathered(int id, int slot) { allocate(id, gathered_bytes(slot), Account::kCommBuffers); }
-  void release_gathered(int id) { release(id, Account::kCommBuffers); }
-  void allocate(int id, int64_t bytes, Account account = Account::kActivations, Owner owner = Owner::kThisUnit) {
-    events_.push_back({true, owner, id, account, bytes});
-  }
-  void release(int id, Account account = Account::kActivations, Owner owner = Owner::kThisUnit) {
-    events_.push_back({false, owner, id, account, 0});
-  }
-  void allocate_slot(int slot) { allocate(slot, slot_bytes(slot)); }
-  void release_slot(int slot) {
-    const bool input = lifetime(slot) == Lifetime::kInput;
-    release(slot, Account::kActivations, input ? Owner::kPreviousUnit : Owner::kThisUnit);
-  }
-  Lifetime lifetime(int slot) const { return ops_.slots[static_cast<size_t>(slot)].lifetime; }
-  // Is there in backward: saved, or dropped and made again.
-  bool was_kept(int slot) const { return lifetime(slot) == Lifetime::kSaved || lifetime(slot) == Lifetime::kDropped; }
-  std::vector<TapeEvent> finish() { return std::move(events_); }
-
-  void forward(Keep keep, bool input_is_live_after, size_t num_operations);
-  enum class Part : uint8_t { kBoth, kInput };
-  void backward(Part part);
-  void backward_weight();
-  void loss(bool with_backward);
-
- private:
-  void forward_products(const Operation& op);
-  // The buffer of a weight in 4 bits, or rounded to fp8, for one product with it.
-  void dequantized(const Operation& op);
-  // The product of the output's gradient and the weight.
-  void input_gradient(const Operation& op) {
-    if (shape_.fp8) rounded(op.output, kFp8GradientId);
-    dequantized(op);
-    if (shape_.fp8) release(kFp8GradientId);
-  }
-  void rounded(int slot, int id) { allocate(id, shape_.tokens * width(slot) * dtype_bytes(shape_.compute)); }
-  void low_rank(const Operation& op, int id) {
-    allocate(id, shape_.tokens * op.adapter.width() * dtype_bytes(shape_.compute));
-  }
-  // Rounded operands of a weight gradient's product; u of an adapter, while the gradients of A and B are made.
-  void weight_gradients(const Operation& op) {
-    if (shape_.fp8 && op.trains) {
-      rounded(op.output, kFp8GradientId);
-      rounded(op.input, kFp8InputId);
-      release(kFp8GradientId);
-      release(kFp8InputId);
-    }
-    if (!op.adapter.exists()) return;
-    low_rank(op, kLowRankId);
-    release(kLowRankId);
-  }
-  void append(const std::vector<TapeEvent>& events) { events_.insert(events_.end(), events.begin(), events.end()); }
-  void rebuild_before(size_t operation);
-  void allocate_rebuilt(int slot);
-  void backward_linear(const Operation& op);
-  void backward_column_linear(const Operation& op);
-  bool defers() const { return part_ == Part::kInput; }
-  int64_t width(int slot) const { return ops_.slots[static_cast<size_t>(slot)].width; }
-  void keep(int id, Account account = Account::kActivations) { kept_.push_back({id, account}); }
-  bool is_kept(int id) const;
-  void keep_norm_gradient(int parameter, int64_t width);
-  const Operation& writer(int slot) const {
-    return *std::find_if(ops_.operations.begin(), ops_.operations.end(),
-                         [slot](const Operation& op) { return op.output == slot; });
-  }
-
-  // Buffer id that holds the gradient of a slot during backward.
-  std::map<int, int> gradient_;
-  std::set<int> rebuilt_;  // kRebuilt slots that a rebuild made and nothing has freed
-  Part part_ = Part::kBoth;
-  struct Kept {
-    int id;
-    Account account;
-  };
-  std::vector<Kept> kept_;  // until the weights' part
-  const UnitOperations& ops_;
-  const TapeShape& shape_;
-  std::vector<TapeEvent> events_;
-};
 
 std::vector<int> written(const Operation& op) {
   std::vector<int> slots = op.extra;
@@ -111,10 +15,13 @@ std::vector<int> written(const Operation& op) {
 
 bool reads(const Operation& op, int slot) { return op.input == slot || op.residual == slot; }
 
+}  // namespace
+
 void TapeWriter::forward(Keep keep, bool input_is_live_after, size_t num_operations) {
   for (size_t i = 0; i < num_operations; ++i) {
     const Operation& op = ops_.operations[i];
     for (const int slot : written(op)) allocate_slot(slot);
+    measure_rows(op);
     forward_products(op);
     if (op.kind == OperationKind::kAttention) append(forward_exchanges(ops_, op, shape_));
     for (int slot = 0; slot < static_cast<int>(ops_.slots.size()); ++slot) {
@@ -131,27 +38,6 @@ void TapeWriter::forward(Keep keep, bool input_is_live_after, size_t num_operati
       if (!keeps) release_slot(slot);
     }
   }
-}
-
-void TapeWriter::dequantized(const Operation& op) {
-  if (!op.four_bit && !shape_.fp8) return;
-  allocate(kDequantizedId, op.weight_numel * dtype_bytes(shape_.compute), Account::kUnshardedParams);
-  release(kDequantizedId, Account::kUnshardedParams);
-}
-
-// The gathered input of a column linear; the partial sum of a row linear or of the embedding.
-void TapeWriter::forward_products(const Operation& op) {
-  const bool gathers = sequence_parallel() && (op.cut != LinearCut::kNone || op.kind == OperationKind::kEmbedding);
-  if (gathers) allocate_gathered(kGatheredId, op.cut == LinearCut::kColumn ? op.input : op.output);
-  const bool rounds = shape_.fp8 && op.kind == OperationKind::kLinear;
-  if (rounds) rounded(op.input, kFp8InputId);
-  if (op.kind == OperationKind::kLinear) dequantized(op);
-  if (rounds) release(kFp8InputId);
-  if (op.adapter.exists()) {
-    low_rank(op, kLowRankId);
-    release(kLowRankId);
-  }
-  if (gathers) release_gathered(kGatheredId);
 }
 
 // Note [Rebuilds] in spec/rebuild.h: what is written is there afterwards; of a norm its statistics were saved.
@@ -171,11 +57,6 @@ void TapeWriter::rebuild_before(size_t operation) {
   }
 }
 
-// The input that a linear rebuilds, unless a rebuild made it.
-void TapeWriter::allocate_rebuilt(int slot) {
-  if (rebuilt_.erase(slot) == 0) allocate_slot(slot);
-}
-
 bool TapeWriter::is_kept(int id) const {
   return std::any_of(kept_.begin(), kept_.end(), [id](const Kept& kept) { return kept.id == id; });
 }
@@ -184,59 +65,6 @@ void TapeWriter::keep_norm_gradient(int parameter, int64_t width) {
   if (!defers() || parameter < 0) return;
   allocate(kKeptVectorId + parameter, width * 4);
   keep(kKeptVectorId + parameter);
-}
-
-void TapeWriter::backward_column_linear(const Operation& op) {
-  const bool rebuilt = lifetime(op.input) == Lifetime::kRebuilt && (op.needs_input() || rebuilt_.contains(op.input));
-  const bool gathers = sequence_parallel() && !defers() && op.needs_input();
-  if (rebuilt) allocate_rebuilt(op.input);
-  if (gathers) allocate_gathered(kGatheredId, op.input);
-  if (sequence_parallel()) allocate_gathered(kPartialSumId, op.input);
-  allocate(kGradientId + op.input, slot_bytes(op.input));
-  gradient_[op.input] = kGradientId + op.input;
-  input_gradient(op);
-  if (op.adapter.exists()) low_rank(op, kLowRankGradientId);
-  if (!defers()) weight_gradients(op);
-  if (op.adapter.exists()) release(kLowRankGradientId);
-  if (sequence_parallel()) release_gathered(kPartialSumId);
-  if (defers() && op.needs_input()) {
-    keep(op.input);
-    keep(gradient_.at(op.output));
-    return;
-  }
-  if (gathers) release_gathered(kGatheredId);
-  if (rebuilt) release_slot(op.input);
-  release(gradient_.at(op.output));
-}
-
-void TapeWriter::backward_linear(const Operation& op) {
-  if (op.cut == LinearCut::kColumn) return backward_column_linear(op);
-  const bool gathers = op.cut == LinearCut::kRow && sequence_parallel(), residual = op.residual >= 0;
-  const int output_gradient = kKeptGradientId + static_cast<int>(&op - ops_.operations.data());
-  if (gathers) allocate_gathered(output_gradient, op.output);
-  const bool of_norm = lifetime(op.input) == Lifetime::kRebuilt && writer(op.input).kind == OperationKind::kNorm;
-  const bool of_activation = lifetime(op.input) == Lifetime::kRebuilt && !of_norm;
-  const bool rebuilt = of_activation || (of_norm && (op.needs_input() || rebuilt_.contains(op.input)));
-  if (rebuilt) allocate_rebuilt(op.input);
-  if (op.adapter.exists()) low_rank(op, kLowRankGradientId);
-  if (!defers() && !of_activation) weight_gradients(op);
-  // The gradient takes the place of a rebuilt input, unless both are needed.
-  const bool apart = !rebuilt || (defers() && of_norm);
-  if (apart) allocate(kGradientId + op.input, slot_bytes(op.input));
-  gradient_[op.input] = apart ? kGradientId + op.input : op.input;
-  input_gradient(op);
-  if (!defers() && of_activation) weight_gradients(op);
-  if (op.adapter.exists()) release(kLowRankGradientId);
-  if (!defers() || !op.needs_input()) {
-    if (apart && rebuilt) release_slot(op.input);
-    if (gathers) release_gathered(output_gradient);
-    if (!residual) release(gradient_.at(op.output));
-    return;
-  }
-  // The residual gradient goes on changing: it is copied, unless it was gathered.
-  if (residual && !gathers) allocate(output_gradient, slot_bytes(op.output));
-  keep(op.input);
-  keep(residual ? output_gradient : gradient_.at(op.output), gathers ? Account::kCommBuffers : Account::kActivations);
 }
 
 void TapeWriter::backward(Part part) {
@@ -300,23 +128,6 @@ void TapeWriter::backward(Part part) {
   }
 }
 
-// In the order in which the first part kept things; column linears gather their input again.
-void TapeWriter::backward_weight() {
-  backward(Part::kInput);
-  events_.clear();
-  for (size_t i = ops_.operations.size(); i-- > 0;) {
-    const Operation& op = ops_.operations[i];
-    if (op.kind != OperationKind::kLinear || !op.needs_input()) continue;
-    const bool gathers = op.cut == LinearCut::kColumn && sequence_parallel();
-    if (gathers) allocate_gathered(kGatheredId, op.input);
-    if (op.adapter.exists()) low_rank(op, kLowRankGradientId);
-    weight_gradients(op);
-    if (op.adapter.exists()) release(kLowRankGradientId);
-    if (gathers) release_gathered(kGatheredId);
-  }
-  for (const Kept& kept : kept_) release(kept.id, kept.account);
-}
-
 // With tensor parallelism the statistics of each chunk's softmax travel: those of this rank's columns, and all ranks'.
 void TapeWriter::loss(bool with_backward) {
   const int64_t element = dtype_bytes(shape_.compute), h = ops_.slots[0].width;
@@ -355,8 +166,6 @@ void TapeWriter::loss(bool with_backward) {
   release_slot(0);
 }
 
-}  // namespace
-
 std::vector<TapeEvent> tape(const UnitOperations& ops, TapeStep step, const TapeShape& shape,
                             const TapeOptions& options) {
   TapeWriter writer(ops, shape);
@@ -369,12 +178,18 @@ std::vector<TapeEvent> tape(const UnitOperations& ops, TapeStep step, const Tape
       size_t count = ops.operations.size();
       const auto writes_saved = [&](const Operation& op) {
         const auto slots = written(op);
-        return std::any_of(slots.begin(), slots.end(),
-                           [&](int slot) { return writer.lifetime(slot) == Lifetime::kSaved; });
+        return std::any_of(slots.begin(), slots.end(), [&](int slot) {
+          return writer.lifetime(slot) == Lifetime::kSaved && !ops.slots[static_cast<size_t>(slot)].per_feature;
+        });
       };
       if (options.output_unused)
         while (!writes_saved(ops.operations[count - 1])) --count;
       writer.forward(Keep::kAll, true, count);
+      // Of the linears that do not run again the lengths of the rows are missing.
+      for (; count < ops.operations.size(); ++count) {
+        for (const int slot : ops.operations[count].extra) writer.allocate_slot(slot);
+        writer.measure_rows(ops.operations[count]);
+      }
       break;
     }
     case TapeStep::kBackward:

@@ -114,8 +114,6 @@ void check_settings(const RunConfig& config, std::vector<Error>& errors) {
     errors.push_back({std::string(key), fmt::format("the engine does not run {}", value), fmt::format("use {}", hint)});
   };
   const PrecisionConfig& precision = config.precision;
-  if (config.method.dora) refuse("method.dora", "DoRA", "dora = false");
-  if (config.method.dropout > 0) refuse("method.dropout", "dropout", "dropout = 0");
   if (precision.compute != ComputeKind::kFp32 && precision.params == DType::kFloat32)
     refuse("precision.params", fmt::format("fp32 under {} compute", to_string(precision.compute)), "params = auto");
   if (precision.compute == ComputeKind::kFp16 && precision.master == MasterKind::kNone)

@@ -445,8 +445,6 @@ TEST(Validate, EngineRefusesLayoutsItOnlyPlans) {
        "parallel.etp: the engine does not run etp = 2 (use etp = 1: dp with zero = 0 to 3, tp with or without sp, cp "
        "and pp run)"},
       {"parallel.dp=257", "parallel.dp: 257 ranks are too many threads for one process (use dp = 256)"},
-      {"method.dora=true", "method.dora: the engine does not run DoRA (use dora = false)"},
-      {"method.dropout=0.1", "method.dropout: the engine does not run dropout (use dropout = 0)"},
       {"precision.params=fp32",
        "precision.params: the engine does not run fp32 under bf16 compute (use params = auto)"},
       {"precision.reduce=fp32",

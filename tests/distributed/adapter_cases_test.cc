@@ -52,5 +52,59 @@ TEST(AdapterCases, E89StagesWithoutTrainedParameters) {
   }
 }
 
+// E47: a mask is drawn again wherever what it was drawn for is computed again, as the same one.
+TEST(AdapterCases, E47RecomputeDrawsTheSameDropout) {
+  const std::vector<std::string> methods[] = {
+      {"method.dropout=0.1"}, {"method.dropout=0.5", "method.dora=true"}, {"method.dropout=0.1", "method.kind=qlora"}};
+  for (const std::vector<std::string>& method : methods) {
+    for (const char* compute : {"fp32", "bf16"}) {
+      const Layout plain{.micro = 2, .accumulation = 2, .compute = compute};
+      const ProbeResult kept = probe(request(plain, 2, method));
+      for (const auto& [every, drop] :
+           {std::pair<int, const char*>{1, ""}, {2, ""}, {0, "attention.qkv"}, {0, "attention.qkv,mlp.gate_up"}}) {
+        Layout layout = plain;
+        layout.recompute_every = every;
+        layout.drop = drop;
+        SCOPED_TRACE(layout.name());
+        const ProbeResult again = probe(request(layout, 2, method));
+        EXPECT_EQ(again.losses, kept.losses);
+        EXPECT_TRUE(same_bits(again.gradients, kept.gradients));
+        EXPECT_TRUE(same_bits(again.parameters, kept.parameters));
+      }
+    }
+  }
+}
+
+// A mask is of the token and the column, not of the rank that has them.
+TEST(AdapterCases, DropoutIsTheSameOnEveryLayout) {
+  for (const char* dora : {"method.dora=false", "method.dora=true"}) {
+    const std::vector<std::string> method = {dora, "method.dropout=0.3"};
+    const ProbeResult one = probe(request({.micro = 4}, 2, method));
+    EXPECT_GT(largest_difference(one.gradients, probe(request({.micro = 4}, 2, {dora})).gradients), 0.05);
+    for (const Layout& layout :
+         {Layout{.micro = 1, .accumulation = 4}, Layout{.dp = 2, .zero = 3, .micro = 1, .accumulation = 2},
+          Layout{.dp = 4, .zero = 1, .micro = 1}, Layout{.micro = 4, .tp = 2}, Layout{.micro = 4, .tp = 4, .sp = true},
+          Layout{.micro = 4, .cp = 2, .cp_kind = "ring"},
+          Layout{.micro = 2, .accumulation = 2, .cp = 2, .cp_kind = "ulysses"},
+          Layout{.micro = 1, .accumulation = 4, .pp = 2, .schedule = "zb1p"},
+          Layout{.dp = 2,
+                 .zero = 2,
+                 .micro = 1,
+                 .accumulation = 2,
+                 .tp = 2,
+                 .sp = true,
+                 .cp = 2,
+                 .cp_kind = "all_gather"}}) {
+      SCOPED_TRACE(layout.name());
+      const ProbeRequest asked = request(layout, 2, method);
+      const ProbeResult many = probe(asked);
+      EXPECT_LT(largest_difference(many.gradients, one.gradients), 1e-5);
+      EXPECT_LT(largest_difference(many.parameters, one.parameters), 1e-5);
+      for (size_t i = 0; i < 2; ++i) EXPECT_NEAR(many.grad_norms[i] / one.grad_norms[i], 1, 1e-5) << i;
+      expect_predicted(asked.model, build_inventory(asked.model), asked, many);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace fivefold::testing

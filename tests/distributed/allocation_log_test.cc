@@ -229,6 +229,31 @@ TEST(AllocationLog, Gpt2WithAnAdapterOfThePackedLinear) {
   compare(TinyKind::kGpt2, {.dp = 2, .zero = 2, .accumulation = 2, .compute = "bf16"},
           {"method.kind=lora", "method.rank=4", "method.targets=c_attn"});
 }
+// DoRA measures rows of weights in 4 bits too, makes products again, and a recomputed segment's last linear measures
+// without a product; dropout has buffers of its own; both with every order in which a linear's backward goes.
+TEST(AllocationLog, DoraAndDropout) {
+  const std::vector<std::string> dora = {"method.kind=lora", "method.rank=4", "method.dora=true"};
+  const std::vector<std::string> both = {"method.kind=qlora", "method.rank=3", "method.dora=true",
+                                         "method.dropout=0.2"};
+  const std::vector<std::string> some = {"method.kind=lora", "method.rank=3", "method.dora=true", "method.dropout=0.1",
+                                         "method.targets=v_proj,o_proj,down_proj"};
+  const std::vector<std::string> fp8 = {"method.kind=qlora",  "method.rank=4",         "method.dora=true",
+                                        "method.dropout=0.1", "precision.compute=fp8", "precision.fp8=current"};
+  for (const std::vector<std::string>& method : {dora, both, some}) {
+    compare(TinyKind::kLlama, {.micro = 4}, method);
+    compare(TinyKind::kTiedQwen3, {.dp = 2, .zero = 3, .accumulation = 2, .recompute_every = 2, .compute = "bf16"},
+            method);
+    compare(TinyKind::kLlama, {.dp = 2, .zero = 3, .recompute_every = 3, .tp = 2, .sp = true}, method);
+    compare(TinyKind::kTiedQwen3, {.dp = 2, .zero = 1, .tp = 2}, method);
+    compare(TinyKind::kLlama, {.accumulation = 4, .tp = 2, .sp = true, .pp = 2, .schedule = "zb1p"}, method);
+    compare(TinyKind::kTiedQwen3, {.accumulation = 4, .pp = 2, .schedule = "zb1p"}, method);
+    compare(TinyKind::kTiedQwen3, {.micro = 4, .cp = 2, .cp_kind = "ulysses"}, method);
+  }
+  compare(TinyKind::kGpt2, {.dp = 2, .zero = 3, .accumulation = 2}, fp8);
+  compare(TinyKind::kGpt2, {.accumulation = 2, .recompute_every = 2, .tp = 2, .sp = true}, fp8);
+  compare(TinyKind::kGpt2, {.dp = 2, .zero = 2, .accumulation = 2},
+          {"method.kind=lora", "method.rank=4", "method.dora=true", "method.dropout=0.5"});
+}
 TEST(AllocationLog, Bf16WithAccumulationInFp32) {
   compare(TinyKind::kTiedQwen3, {.dp = 2, .zero = 0, .accumulation = 2, .compute = "bf16"});
 }
@@ -264,8 +289,10 @@ TEST(AllocationLog, DroppedTensorsUnderAdapters) {
   const std::vector<std::string> all = {"method.kind=lora", "method.rank=4"};
   const std::vector<std::string> some = {"method.kind=qlora", "method.rank=4", "method.targets=v_proj,down_proj"};
   const std::vector<std::string> others = {"method.kind=qlora", "method.rank=4", "method.targets=o_proj,gate_proj"};
+  const std::vector<std::string> dora = {"method.kind=qlora", "method.rank=4", "method.dora=true", "method.dropout=0.1",
+                                         "method.targets=q_proj,o_proj,gate_proj,down_proj"};
   for (const char* drop : {"attention.qkv", "attention.out", "attention.qkv,attention.out,mlp.gate_up"})
-    for (const std::vector<std::string>& method : {all, some, others}) {
+    for (const std::vector<std::string>& method : {all, some, others, dora}) {
       compare(TinyKind::kLlama, {.dp = 2, .zero = 3, .micro = 2, .drop = drop}, method);
       compare(TinyKind::kTiedQwen3, {.tp = 2, .sp = true, .drop = drop}, method);
       compare(TinyKind::kTiedQwen3, {.accumulation = 4, .pp = 2, .schedule = "zb1p", .drop = drop}, method);

@@ -93,6 +93,10 @@ TEST(Fp8, BytesAndCallsAreThePredictedOnes) {
         const ProbeRequest asked = request(scaling, layout, {std::string("method.kind=") + method, "method.rank=4"});
         expect_predicted(asked.model, build_inventory(asked.model), asked, probe(asked));
       }
+      SCOPED_TRACE(scaling + " " + layout.name() + " dora");
+      const ProbeRequest asked =
+          request(scaling, layout, {"method.kind=lora", "method.dora=true", "method.dropout=0.1", "method.rank=4"});
+      expect_predicted(asked.model, build_inventory(asked.model), asked, probe(asked));
     }
   }
   const ProbeRequest asked = request("block", {.dp = 2, .zero = 3, .micro = 2, .tp = 2, .sp = true});

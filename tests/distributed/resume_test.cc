@@ -48,6 +48,8 @@ TEST_F(Resume, EqualsTheUnbrokenRunBitForBit) {
        "precision.fp8_history=2"},
       {"parallel.dp=2", "parallel.zero=3", "batch.micro=2", "precision.compute=bf16", "method.kind=qlora",
        "method.rank=4"},
+      {"parallel.dp=2", "parallel.zero=1", "batch.micro=2", "precision.compute=bf16", "parallel.tp=2",
+       "method.kind=lora", "method.dora=true", "method.dropout=0.2", "method.rank=4"},
   };
   int index = 0;
   for (const auto& layout : layouts) {

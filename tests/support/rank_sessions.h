@@ -32,16 +32,19 @@ inline void run_sessions(const ProbeRequest& request, LocalOptions options, cons
     MemoryLedger ledger;
     const RankThread thread(ledger, 1);
     RankSession session(request.model, inventory, request.config, communicator);
-    session.executor().initialize_weights(static_cast<uint64_t>(request.config.config.run.seed));
+    const auto seed = static_cast<uint64_t>(request.config.config.run.seed);
+    session.executor().initialize_weights(seed);
+    if (request.model.adapter) session.start_adapter(seed);
     body(session, rank_microbatches(request.batch, request.config, session.data_rank()), ledger);
   });
 }
 
-// All units' state on every rank, gathered. Collective.
+// All units' state on every rank, gathered; nothing of a unit of which nothing is trained. Collective.
 inline std::vector<std::vector<float>> gather_all(RankSession& session, RankSession::State state) {
   std::vector<std::vector<float>> units;
   for (int unit = 0; unit < session.executor().inventory().num_units(); ++unit)
-    units.push_back(session.gather(unit, state));
+    units.push_back(session.whole_inventory().units[static_cast<size_t>(unit)].trained() ? session.gather(unit, state)
+                                                                                         : std::vector<float>());
   return units;
 }
 

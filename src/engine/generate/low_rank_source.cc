@@ -32,11 +32,20 @@ class LowRankSource final : public ParameterSource {
       at::Tensor weight =
           at::from_blob(packed.data() + part.row_begin * entry.whole_cols(), {part.rows, entry.whole_cols()}, options);
       at::addmm_out(weight, weight, b, a, 1.0, update.scale);
+      if (!update.magnitude.empty()) scale_rows(weight, update.magnitude);
     }
     return Ok{};
   }
 
  private:
+  // A row of zeros stays one.
+  static void scale_rows(at::Tensor& weight, const std::vector<float>& magnitude) {
+    const at::Tensor lengths = at::linalg_vector_norm(weight, 2, at::IntArrayRef{1}, /*keepdim=*/true);
+    const at::Tensor to =
+        at::from_blob(const_cast<float*>(magnitude.data()), {static_cast<int64_t>(magnitude.size()), 1}, at::kFloat);
+    weight.mul_(at::where(lengths.gt(0), to / lengths, at::zeros_like(lengths)));
+  }
+
   std::unique_ptr<ParameterSource> base_;
   UpdatesByWeight updates_;
 };

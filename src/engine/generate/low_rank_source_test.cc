@@ -2,8 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <random>
 
 #include "engine/weights.h"
 #include "support/reference_run.h"
@@ -63,6 +66,38 @@ TEST_F(LowRankSourceTest, GivesTheMergedWeights) {
       // A sum of four products and the weight: 5 roundings of 2^-24 of the magnitudes, which are about those of the
       // sum.
       EXPECT_LT(testing::relative_difference(own, right), 5 * 0x1p-24) << entry.name;
+    }
+  }
+}
+
+// By hand in fp64: rows of W + scale B A, at their magnitudes.
+TEST_F(LowRankSourceTest, ScalesRowsToTheMagnitudesOfDora) {
+  std::mt19937 random(5);
+  std::uniform_real_distribution<float> uniform(0.5f, 2.0f);
+  for (LowRankUpdate& update : updates_) {
+    update.magnitude.resize(update.b.size() / static_cast<size_t>(update.rank));
+    for (float& value : update.magnitude) value = uniform(random);
+  }
+  const auto source = add_updates(std::move(base_), updates_, inventory_).value();
+  for (const Unit& unit : inventory_.units) {
+    for (const ParameterEntry& entry : unit.parameters) {
+      std::vector<float> own(static_cast<size_t>(entry.whole_numel())), right(own.size());
+      ASSERT_TRUE(source->read(entry, own).ok());
+      ASSERT_TRUE(merged_->read(entry, right).ok());
+      for (const HubPart& part : entry.parts) {
+        const auto update = std::ranges::find(updates_, part.name, &LowRankUpdate::weight);
+        if (update == updates_.end()) continue;
+        const auto cols = static_cast<size_t>(entry.whole_cols());
+        for (size_t row = 0; row < static_cast<size_t>(part.rows); ++row) {
+          const auto begin = right.begin() + static_cast<std::ptrdiff_t>((part.row_begin + row) * cols);
+          double squares = 0;
+          for (size_t c = 0; c < cols; ++c) squares += static_cast<double>(begin[c]) * begin[c];
+          for (size_t c = 0; c < cols; ++c)
+            begin[c] =
+                static_cast<float>(begin[c] * (static_cast<double>(update->magnitude[row]) / std::sqrt(squares)));
+        }
+      }
+      EXPECT_LT(testing::relative_difference(own, right), 10 * 0x1p-24) << entry.name;
     }
   }
 }

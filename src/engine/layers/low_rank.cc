@@ -1,5 +1,8 @@
 #include "engine/layers/low_rank.h"
 
+#include <algorithm>
+
+#include "base/integer.h"
 #include "engine/ops/matrix_product.h"
 
 namespace fivefold::ops {
@@ -41,8 +44,31 @@ void low_rank_down_grad(const LowRankWeights& weights, const at::Tensor& dy, at:
   });
 }
 
+void low_rank_input_part(const LowRankWeights& weights, const at::Tensor& du, at::Tensor& part) {
+  matrix_product(du, weights.a, at::Tensor(), part);
+}
+
 void low_rank_input_grad(const LowRankWeights& weights, const at::Tensor& du, at::Tensor& dx) {
   matrix_product(du, weights.a, dx, dx);
+}
+
+// In fp32, some rows at a time, so that the sum with the weight is never there in full.
+void row_squares(const LowRankWeights& weights, const at::Tensor& weight, const at::Tensor& squares) {
+  constexpr int64_t kPortion = int64_t{1} << 19;  // elements
+  const int64_t portion = std::max<int64_t>(1, div_floor(kPortion, weight.size(1)));
+  const at::Tensor a = weights.a.to(at::kFloat);
+  for_each_piece(*weights.adapter, [&](const LowRankAdapter::Piece& piece, int64_t column) {
+    for (int64_t row = 0; row < piece.rows; row += portion) {
+      const int64_t rows = std::min(portion, piece.rows - row);
+      at::Tensor sum = weight.narrow(0, piece.output_row + row, rows)
+                           .to(at::kFloat, /*non_blocking=*/false,
+                               /*copy=*/true);
+      scaled_product(weights.b.narrow(0, piece.b_row + row, rows).to(at::kFloat),
+                     a.narrow(0, column, weights.adapter->rank), weights.adapter->scale, true, sum);
+      at::Tensor out = squares.narrow(0, piece.b_row + row, rows);
+      at::sum_out(out, sum.square_(), {1});
+    }
+  });
 }
 
 void low_rank_weight_grad(const LowRankWeights& weights, const at::Tensor& x, const at::Tensor& u, const at::Tensor& dy,

@@ -20,8 +20,13 @@ void low_rank_down(const LowRankWeights& weights, const at::Tensor& x, at::Tenso
 void low_rank_up(const LowRankWeights& weights, const at::Tensor& u, at::Tensor& y);
 // du [T, n r] = scale dy B.
 void low_rank_down_grad(const LowRankWeights& weights, const at::Tensor& dy, at::Tensor& du);
+// part [T, in] = du A.
+void low_rank_input_part(const LowRankWeights& weights, const at::Tensor& du, at::Tensor& part);
 // dx [T, in] += du A.
 void low_rank_input_grad(const LowRankWeights& weights, const at::Tensor& du, at::Tensor& dx);
+// squares [rows of B], fp32: of row j of (weight + scale B A), over the columns that are there, the sum of squares
+// (Note [DoRA] in spec/adapter.h). `weight` [out, in].
+void row_squares(const LowRankWeights& weights, const at::Tensor& weight, const at::Tensor& squares);
 // dA (+)= du^T x; dB (+)= scale dy^T u.
 void low_rank_weight_grad(const LowRankWeights& weights, const at::Tensor& x, const at::Tensor& u, const at::Tensor& dy,
                           const at::Tensor& du, const at::Tensor& da, const at::Tensor& db, bool accumulate);

@@ -23,7 +23,6 @@ void UnitRun::backward_linear(const Operation& op, bool accumulate) {
   at::Tensor& dstream = output_gradient(op);
   const at::Tensor gathered = gathered_gradient(op);
   const at::Tensor& dout = gathered.defined() ? gathered : dstream;
-  if (context_.fp8) observe_fp8(op, {{Fp8Role::kGradient, dout}});
   at::Tensor& dinput = gradient_[static_cast<size_t>(op.input)];
   bool rebuilt = slot_spec(op.input).lifetime == Lifetime::kRebuilt;
   if (rebuilt) {
@@ -33,17 +32,23 @@ void UnitRun::backward_linear(const Operation& op, bool accumulate) {
     rebuilt = op.needs_input() || slot(op.input).defined();
     if (rebuilt) rebuild_input(op);
   }
-  at::Tensor du = low_rank_gradient(op, dout);
+  at::Tensor scaled = scaled_buffer(op);
+  if (!defers_weights_) magnitude_gradient(op, dout, slot(op.input), scaled, accumulate);
+  const at::Tensor& dproduct = scaled_gradient(op, dout, scaled);
+  if (context_.fp8) observe_fp8(op, {{Fp8Role::kGradient, dproduct}});
+  at::Tensor du = low_rank_gradient(op, dproduct);
   if (defers_weights_) {
     dinput = allocate_like_slot(op.input);
-    input_gradient(op, dout, du, dinput);
+    input_gradient(op, dproduct, du, dinput);
     du.reset();
+    scaled.reset();
     if (op.needs_input()) keep_for_weight(op, slot(op.input), dout);
     if (rebuilt) slot(op.input).reset();
   } else {
-    if (op.needs_input()) weight_gradients(op, dout, du, slot(op.input), accumulate);
+    if (op.needs_input()) weight_gradients(op, dproduct, du, slot(op.input), accumulate);
     dinput = rebuilt ? std::move(slot(op.input)) : allocate_like_slot(op.input);
-    input_gradient(op, dout, du, dinput);
+    input_gradient(op, dproduct, du, dinput);
+    free_row_lengths(op);
   }
   if (op.residual < 0) dstream.reset();
 }
@@ -73,9 +78,15 @@ at::Tensor UnitRun::norm_gradient(const Operation& norm, int parameter) {
 void UnitRun::backward_down(const Operation& op, const Operation& activation, const at::Tensor& dout, bool accumulate) {
   at::Tensor& read = slot(activation.input);
   at::Tensor& product = allocate_slot(op.input);
-  at::Tensor du = low_rank_gradient(op, dout);
-  input_gradient(op, dout, du, product);
-  if (defers_weights_) du.reset();
+  at::Tensor scaled = scaled_buffer(op);
+  const at::Tensor& dproduct = scaled_gradient(op, dout, scaled);
+  if (context_.fp8) observe_fp8(op, {{Fp8Role::kGradient, dproduct}});
+  at::Tensor du = low_rank_gradient(op, dproduct);
+  input_gradient(op, dproduct, du, product);
+  if (defers_weights_) {
+    du.reset();
+    scaled.reset();
+  }
   lap(op, Pass::kBackward, Part::kMatrix);
   if (activation.kind == OperationKind::kGatedActivation) {
     ops::gated_activation_backward(read, product, context_.threads);
@@ -83,10 +94,14 @@ void UnitRun::backward_down(const Operation& op, const Operation& activation, co
     ops::activation_backward(layer().mlp.activation, read, product, context_.threads);
   }
   lap(activation, Pass::kBackward);
-  if (defers_weights_ && op.needs_input())
+  if (defers_weights_ && op.needs_input()) {
     keep_for_weight(op, product, dout);
-  else if (op.needs_input())
-    weight_gradients(op, dout, du, product, accumulate);
+  } else if (op.needs_input()) {
+    weight_gradients(op, dproduct, du, product, accumulate);
+    du.reset();
+    magnitude_gradient(op, dout, product, scaled, accumulate);
+    free_row_lengths(op);
+  }
   if (op.residual < 0) output_gradient(op).reset();
   product.reset();
   gradient_[static_cast<size_t>(activation.input)] = std::move(read);
@@ -152,8 +167,12 @@ void UnitRun::backward_weight(bool accumulate) {
       gathered = allocate_gathered(op.input);
       context_.tensor->gather(product.input, gathered, Purpose::kActivations);
     }
-    weight_gradients(op, product.output_gradient, low_rank_gradient(op, product.output_gradient),
-                     gathered.defined() ? gathered : product.input, accumulate);
+    const at::Tensor& input = gathered.defined() ? gathered : product.input;
+    at::Tensor scaled = scaled_buffer(op);
+    magnitude_gradient(op, product.output_gradient, input, scaled, accumulate);
+    const at::Tensor& dproduct = scaled_gradient(op, product.output_gradient, scaled);
+    weight_gradients(op, dproduct, low_rank_gradient(op, dproduct), input, accumulate);
+    free_row_lengths(op);
     lap(op, Pass::kBackward, Part::kMatrix);
   }
   for (const KeptForWeights::Vector& vector : kept.vectors) {

@@ -25,14 +25,24 @@ at::Tensor UnitRun::allocate_low_rank(const Operation& op, int64_t tokens) const
 
 void UnitRun::linear_product(const Operation& op, const at::Tensor& input, const at::Tensor& bias,
                              const at::Tensor& residual, at::Tensor& output) {
+  // DoRA scales what the products make, of a row linear the sum over its tensor group, before anything is added.
+  const bool scales = op.adapter.scales();
+  adapted_product(op, input, scales ? at::Tensor() : bias, scales ? at::Tensor() : residual, output);
+  if (scales && op.cut != LinearCut::kRow) scale_columns(op, output, bias, residual, output);
+}
+
+void UnitRun::adapted_product(const Operation& op, const at::Tensor& input, const at::Tensor& bias,
+                              const at::Tensor& residual, at::Tensor& output) {
   if (context_.fp8)
     fp8_product(op, input, bias, residual, output);
   else
     ops::linear_forward(input, linear_weight(op), bias, residual, output);
   if (!op.adapter.exists()) return;
   const ops::LowRankWeights adapter = adapter_weights(op);
+  at::Tensor dropped = adapter_input(op, input);
   at::Tensor u = allocate_low_rank(op, input.size(0));
-  ops::low_rank_down(adapter, input, u);
+  ops::low_rank_down(adapter, dropped, u);
+  dropped.reset();
   ops::low_rank_up(adapter, u, output);
 }
 
@@ -48,7 +58,7 @@ void UnitRun::input_gradient(const Operation& op, const at::Tensor& dout, const 
     fp8_input_gradient(op, dout, dinput);
   else
     ops::linear_input_grad(dout, linear_weight(op), dinput);
-  if (du.defined()) ops::low_rank_input_grad(adapter_weights(op), du, dinput);
+  add_adapter_input_gradient(op, du, dinput);
 }
 
 void UnitRun::weight_gradients(const Operation& op, const at::Tensor& dout, const at::Tensor& du,
@@ -62,9 +72,10 @@ void UnitRun::weight_gradients(const Operation& op, const at::Tensor& dout, cons
   }
   if (!du.defined()) return;
   const ops::LowRankWeights adapter = adapter_weights(op);
+  const at::Tensor dropped = adapter_input(op, input);
   at::Tensor u = allocate_low_rank(op, input.size(0));
-  ops::low_rank_down(adapter, input, u);
-  ops::low_rank_weight_grad(adapter, input, u, dout, du, buffers_.weight_grad(op.adapter.a),
+  ops::low_rank_down(adapter, dropped, u);
+  ops::low_rank_weight_grad(adapter, dropped, u, dout, du, buffers_.weight_grad(op.adapter.a),
                             buffers_.weight_grad(op.adapter.b), accumulate);
 }
 

@@ -39,6 +39,7 @@ at::Tensor& UnitRun::slot(int index) {
 at::Tensor UnitRun::allocate_like_slot(int index) const {
   const Slot& spec = slot_spec(index);
   const DType dtype = spec.fp32 ? DType::kFloat32 : context_.compute;
+  if (spec.per_feature) return allocate(Account::kActivations, {spec.width}, dtype);
   const int64_t tokens = spec.split_by_tp ? microbatch_.tokens : stream_tokens();
   return allocate(Account::kActivations, {tokens, spec.width}, dtype);
 }
@@ -85,8 +86,12 @@ ops::NormTensors UnitRun::norm_tensors(const Operation& op) {
 
 void UnitRun::execute(const Operation& op) {
   const int threads = context_.threads;
-  for (const int extra : op.extra) allocate_slot(extra);
+  // What was kept of an operation that runs again is used again.
+  const bool measures = op.adapter.scales() && !slot(op.adapter.row_lengths).defined();
+  for (const int extra : op.extra)
+    if (!slot(extra).defined()) allocate_slot(extra);
   if (op.output != op.input) allocate_slot(op.output);
+  if (measures) measure_rows(op);
   switch (op.kind) {
     case OperationKind::kEmbedding:
       forward_embedding(op);
@@ -159,11 +164,19 @@ void UnitRun::recompute(bool output_unused) {
   if (output_unused) {
     // Stop after the last operation that writes something backward reads.
     const auto writes_saved = [&](const Operation& op) {
-      return !op.extra.empty() || (op.output != op.input && slot_spec(op.output).lifetime == Lifetime::kSaved);
+      return (!op.extra.empty() && !op.adapter.scales()) ||
+             (op.output != op.input && slot_spec(op.output).lifetime == Lifetime::kSaved);
     };
     while (!writes_saved(operations_.operations[count - 1])) --count;
   }
   run_forward(Keep::kAll, count);
+  for (; count < operations_.operations.size(); ++count) {
+    const Operation& op = operations_.operations[count];
+    if (!op.adapter.scales()) continue;
+    allocate_slot(op.adapter.row_lengths);
+    measure_rows(op);
+    lap(op, Pass::kForward, Part::kRest);
+  }
 }
 
 double UnitRun::loss(const OutputMatrix& output, float scale, bool accumulate) {

@@ -34,6 +34,7 @@ struct ModelContext {
   std::optional<Fp8Scaling> fp8;      // products of linears have fp8 operands
   Fp8History* fp8_history = nullptr;  // of delayed scaling
   int threads = 1;
+  uint64_t seed = 0;                // of dropout
   OperationClock* clock = nullptr;  // laps after each operation; none: nothing is timed
 };
 
@@ -56,6 +57,9 @@ class UnitRun {
     bool accumulate = false;
   };
   double loss(const OutputMatrix& output, float scale, bool accumulate);
+  // DoRA: of each parameter of magnitudes the lengths of the rows as they are now, fp32. Collective over the tensor
+  // group.
+  std::vector<std::pair<int, at::Tensor>> row_lengths();
 
  private:
   void run_forward(Keep keep, size_t num_operations);
@@ -95,9 +99,37 @@ class UnitRun {
   at::Tensor allocate_weight(const Operation& op) const;
   ops::LowRankWeights adapter_weights(const Operation& op) const;
   at::Tensor allocate_low_rank(const Operation& op, int64_t tokens) const;
-  // output = input W^T (+ bias) (+ residual), with the adapter's part.
+  // output = input W^T (+ bias) (+ residual), with the adapter's part and DoRA's factors; of a row linear under tensor
+  // parallelism without these.
   void linear_product(const Operation& op, const at::Tensor& input, const at::Tensor& bias, const at::Tensor& residual,
                       at::Tensor& output);
+  // The same without DoRA's factors.
+  void adapted_product(const Operation& op, const at::Tensor& input, const at::Tensor& bias, const at::Tensor& residual,
+                       at::Tensor& output);
+  // ---- DoRA and dropout: unit_adapter.cc ----
+  // Fills the slot of the lengths of the weight's rows.
+  void measure_rows(const Operation& op);
+  // Of each column of the output, fp32: magnitude over length, and 1 where no adapter is.
+  at::Tensor column_factors(const Operation& op);
+  // y = factors x (+ bias) (+ residual). y may be x.
+  void scale_columns(const Operation& op, const at::Tensor& x, const at::Tensor& bias, const at::Tensor& residual,
+                     const at::Tensor& y);
+  // A tensor as wide as the output for the two functions below; undefined without DoRA.
+  at::Tensor scaled_buffer(const Operation& op) const;
+  // The gradient of what the products made: in `buffer`, or `dout` itself where that is undefined.
+  const at::Tensor& scaled_gradient(const Operation& op, const at::Tensor& dout, const at::Tensor& buffer);
+  // Makes the product again in `buffer`. Nothing where that is undefined.
+  void magnitude_gradient(const Operation& op, const at::Tensor& dout, const at::Tensor& input, at::Tensor& buffer,
+                          bool accumulate);
+  void free_row_lengths(const Operation& op) {
+    if (op.adapter.scales()) slot(op.adapter.row_lengths).reset();
+  }
+  bool drops(const Operation& op) const;
+  // `from` under the linear's mask becomes `to`, or is added to it.
+  void drop(const Operation& op, const at::Tensor& from, const at::Tensor& to, kernels::Accumulate mode) const;
+  // What the adapter reads: the input, dropped where dropout is on.
+  at::Tensor adapter_input(const Operation& op, const at::Tensor& input) const;
+  void add_adapter_input_gradient(const Operation& op, const at::Tensor& du, at::Tensor& dinput) const;
   // Gradient of the adapter's u; undefined without an adapter.
   at::Tensor low_rank_gradient(const Operation& op, const at::Tensor& dout) const;
   void input_gradient(const Operation& op, const at::Tensor& dout, const at::Tensor& du, at::Tensor& dinput);

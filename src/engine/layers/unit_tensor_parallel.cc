@@ -28,6 +28,9 @@ void UnitRun::forward_row_linear(const Operation& op) {
   } else {
     context_.tensor->all_reduce(output, Purpose::kActivations);
   }
+  if (op.adapter.scales())
+    return scale_columns(op, output, optional_weight(op.bias), op.residual < 0 ? at::Tensor() : slot(op.residual),
+                         output);
   if (op.residual >= 0) ops::add_in_place(output, slot(op.residual));
   if (op.bias >= 0) ops::add_in_place(output, weight(op.bias));
 }
@@ -65,7 +68,6 @@ void UnitRun::backward_column_linear(const Operation& op, bool accumulate) {
   const bool rebuilt =
       slot_spec(op.input).lifetime == Lifetime::kRebuilt && (op.needs_input() || slot(op.input).defined());
   if (rebuilt) rebuild_input(op);
-  if (context_.fp8) observe_fp8(op, {{Fp8Role::kGradient, dout}});
   at::Tensor gathered, partial;
   {
     PendingWork gather;
@@ -76,19 +78,27 @@ void UnitRun::backward_column_linear(const Operation& op, bool accumulate) {
     if (sequence_parallel()) partial = allocate_gathered(op.input);
     dinput = allocate_like_slot(op.input);
     at::Tensor& sum = sequence_parallel() ? partial : dinput;
-    input_gradient(op, dout, at::Tensor(), sum);
-    const at::Tensor du = low_rank_gradient(op, dout);
-    if (du.defined()) ops::low_rank_input_grad(adapter_weights(op), du, sum);
+    at::Tensor scaled = scaled_buffer(op);
+    const at::Tensor& dproduct = scaled_gradient(op, dout, scaled);
+    if (context_.fp8) observe_fp8(op, {{Fp8Role::kGradient, dproduct}});
+    input_gradient(op, dproduct, at::Tensor(), sum);
+    at::Tensor du = low_rank_gradient(op, dproduct);
+    add_adapter_input_gradient(op, du, sum);
     PendingWork reduction(sequence_parallel()
                               ? tensor.reduce_scatter(partial, dinput, Purpose::kActivationGradients, Mode::kAsync)
                               : tensor.all_reduce(dinput, Purpose::kActivationGradients, Mode::kAsync));
     gather.wait();
-    if (defers_weights_ && op.needs_input())
+    if (defers_weights_ && op.needs_input()) {
       keep_for_weight(op, slot(op.input), dout);
-    else if (op.needs_input())
-      weight_gradients(op, dout, du, sequence_parallel() ? gathered : slot(op.input), accumulate);
+    } else if (op.needs_input()) {
+      const at::Tensor& input = sequence_parallel() ? gathered : slot(op.input);
+      weight_gradients(op, dproduct, du, input, accumulate);
+      du.reset();
+      magnitude_gradient(op, dout, input, scaled, accumulate);
+    }
     reduction.wait();
   }
+  if (!defers_weights_) free_row_lengths(op);
   if (rebuilt) slot(op.input).reset();
   dout.reset();
 }
