@@ -14,7 +14,6 @@
 #include "cli/machine.h"
 #include "cli/plan_text.h"
 #include "planner/scope.h"
-#include "planner/small_layout.h"
 #include "spec/model_named.h"
 #include "spec/network.h"
 #include "spec/run_config_io.h"
@@ -180,20 +179,19 @@ ExitCode run_plan(PlanOptions& options) {
     return ExitCode::kBadInput;
   }
   if (!options.cards.empty()) return run_cards(options, std::move(request));
-  Result<SearchResult> result = search_layouts(request);
-  if (!result.ok()) {
-    print_errors({result.error()});
+  const Result<MethodSearch> search = search_methods(request);
+  if (!search.ok()) {
+    print_errors({search.error()});
     return ExitCode::kBadInput;
   }
-  result->methods = method_needs(request, request.rank_counts.back());
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (options.common.json)
-    print_json(plan_json(request, *result, seconds));
+    print_json(plan_json(*search, seconds));
   else
-    print(plan_text(request, *result));
-  if (result->plans.empty()) return ExitCode::kDoesNotFit;
+    print(plan_text(*search));
+  if (!search->answer().fits()) return ExitCode::kDoesNotFit;
   if (options.out.empty()) return ExitCode::kDone;
-  if (const Status written = write_run(options.out, result->plans[0]); !written.ok()) {
+  if (const Status written = write_run(options.out, search->answer().result.plans[0]); !written.ok()) {
     print_errors({written.error()});
     return ExitCode::kRunFailed;
   }
@@ -216,7 +214,8 @@ RunCommand add_plan_command(CLI::App& app) {
   app.add_option("--global-batch", options->global_batch, "sequences per step")
       ->check(CLI::PositiveNumber)
       ->option_text("B");
-  app.add_option("--method", options->method, "full, lora or qlora")->option_text("KIND");
+  app.add_option("--method", options->method, "full, lora or qlora; not set: full, or the first of these that fits")
+      ->option_text("KIND");
   app.add_option("--memory", options->memory, "memory that a rank may use, for example 80GB")->option_text("SIZE");
   app.add_option("--minimize", options->minimize, "goal: the fewest devices")
       ->check(CLI::IsMember({"gpus"}))

@@ -50,25 +50,75 @@ std::string rejected_text(const SearchResult& result) {
   return text;
 }
 
-std::string no_fit_text(const SearchResult& result) {
-  std::string text = painted(Paint::kBad, fmt::format("Nothing fits: {}. The least that any layout needs is {}.",
-                                                      to_string(result.obstacle), format_bytes(result.smallest_peak))) +
-                     "\n";
-  text += heading("What would make it fit");
+std::string_view name_of(MethodKind kind) {
+  switch (kind) {
+    case MethodKind::kFull:
+      return "Full training";
+    case MethodKind::kLora:
+      return "LoRA";
+    case MethodKind::kQlora:
+      return "QLoRA";
+  }
+  FIVEFOLD_CHECK(false);
+}
+
+std::string ranks_text(int count) { return count == 1 ? std::string("1 rank") : fmt::format("{} ranks", count); }
+
+int64_t missing_bytes(const SearchResult& result) { return result.smallest_peak - result.smallest_capacity; }
+
+// By how much what was searched does not fit, from the `first`-th on.
+std::string shortfalls_text(const MethodSearch& search, size_t first) {
+  std::string text;
+  for (size_t i = first; i < search.tried.size() && !search.tried[i].fits(); ++i) {
+    const auto& [request, result] = search.tried[i];
+    const std::string_view name = name_of(request.base.method.kind);
+    const std::string verdict = i == 0 ? fmt::format("{} does not fit {}", name, ranks_text(request.rank_counts.back()))
+                                       : fmt::format("Nor does {}", name);
+    text +=
+        painted(Paint::kBad, fmt::format("{} ({}): it needs at least {}, {} more than the {} that a rank may fill.",
+                                         verdict, to_string(result.obstacle), format_bytes(result.smallest_peak),
+                                         format_bytes(missing_bytes(result)), format_bytes(result.smallest_capacity))) +
+        "\n";
+  }
+  return text;
+}
+
+// That the plan is not of what was asked for, and why. Nothing where it is.
+std::string instead_text(const MethodSearch& search) {
+  if (!search.went_on() || !search.answer().fits()) return "";
+  const MethodConfig& method = search.answer().request.base.method;
+  return shortfalls_text(search, 0) +
+         fmt::format("Planned instead: {} (method.kind = {}, rank = {}, targets = {}), {} a rank.\n",
+                     name_of(method.kind), to_string(method.kind), method.rank, join(method.targets, ", "),
+                     format_bytes(search.answer().result.plans[0].ledger.peak_total)) +
+         "A method.kind that is set stays as it is.\n\n";
+}
+
+std::string fixes_text(const SearchResult& result, const std::string& title) {
+  std::string text = heading(title);
   for (const Fix& fix : result.fixes) text += fmt::format("  {}\n    {}\n", fix.change, fix.price);
   if (result.remedies) text += "\n" + remedies_text(*result.remedies, " of the layout that needs least");
   return text;
 }
 
+std::string no_fit_text(const MethodSearch& search) {
+  const SearchResult& result = search.answer().result;
+  std::string text = painted(Paint::kBad, fmt::format("Nothing fits: {}. The least that any layout needs is {}.",
+                                                      to_string(result.obstacle), format_bytes(result.smallest_peak))) +
+                     "\n";
+  text += shortfalls_text(search, 1);
+  return text + fixes_text(result, "What would make it fit");
+}
+
 // An adapter may need fewer devices than any split of full training.
-std::string methods_text(const SearchRequest& request, const SearchResult& result) {
-  if (result.methods.empty()) return "";
+std::string methods_text(const MethodSearch& search) {
+  if (search.needs.empty()) return "";
   std::vector<std::string> words;
-  const auto ranks = [](int count) { return count == 1 ? std::string("1 rank") : fmt::format("{} ranks", count); };
-  for (const MethodNeed& need : result.methods) {
+  const int most = search.answer().request.rank_counts.back();
+  for (const MethodNeed& need : search.needs) {
     const std::string least =
-        need.ranks == 0 ? "does not fit " + ranks(request.rank_counts.back())
-                        : fmt::format("needs at least {}, {} each", ranks(need.ranks), format_bytes(need.peak));
+        need.ranks == 0 ? "does not fit " + ranks_text(most)
+                        : fmt::format("needs at least {}, {} each", ranks_text(need.ranks), format_bytes(need.peak));
     words.push_back(fmt::format("  {} {}\n", to_string(need.kind), least));
   }
   return heading("An adapter instead of a split") + join(words, "") + "\n";
@@ -86,18 +136,30 @@ std::string wall_text(const SearchResult& result) {
   FIVEFOLD_CHECK(false);
 }
 
+Json no_fit_json(const SearchResult& result) {
+  Json json{{"kind", to_string(result.obstacle)},
+            {"smallest_peak", result.smallest_peak},
+            {"capacity", result.smallest_capacity},
+            {"missing", missing_bytes(result)},
+            {"fixes", Json::array()}};
+  for (const Fix& fix : result.fixes) json["fixes"].push_back({{"change", fix.change}, {"price", fix.price}});
+  if (result.remedies) json["remedies"] = remedies_json(*result.remedies);
+  return json;
+}
+
 }  // namespace
 
-std::string plan_text(const SearchRequest& request, const SearchResult& result) {
+std::string plan_text(const MethodSearch& search) {
+  const auto& [request, result] = search.answer();
   const int ranks = result.plans.empty() ? request.rank_counts.back() : result.plans[0].config.degrees.world();
   std::string text = heading(fmt::format("{} on {} x {}{}", request.model.name, ranks, request.hardware.device.name,
                                          simulated_text(request.hardware)));
   if (const std::vector<std::string> fixed = fixed_text(request.fixed, request.base); !fixed.empty())
     text += fmt::format("as configured: {}\n", join(fixed, ", "));
-  text += "\n";
+  text += "\n" + instead_text(search);
   text += steps_text(request, result) + "\n";
   if (result.plans.empty()) {
-    text += no_fit_text(result);
+    text += no_fit_text(search);
   } else {
     const Candidate& best = result.plans[0];
     text += heading("Plans, best first") + plans_table(result);
@@ -109,14 +171,21 @@ std::string plan_text(const SearchRequest& request, const SearchResult& result) 
                         format_bytes(best.capacity), "1 %");
     text += time_table(best.cost);
   }
-  text += "\n" + methods_text(request, result) + heading("Why the rest loses") + rejected_text(result);
+  text += "\n" + methods_text(search);
+  if (search.went_on() && search.answer().fits())
+    text += fixes_text(search.tried[0].result, "What would make full training fit") + "\n";
+  text += heading("Why the rest loses") + rejected_text(result);
   return text +
          fmt::format("\n{} bounds of layouts computed, {} layouts replayed\n", result.evaluated, result.replayed);
 }
 
-Json plan_json(const SearchRequest& request, const SearchResult& result, double wall_seconds) {
-  Json json{
-      {"fits", !result.plans.empty()}, {"steps", Json::array()}, {"plans", Json::array()}, {"rejected", Json::array()}};
+Json plan_json(const MethodSearch& search, double wall_seconds) {
+  const auto& [request, result] = search.answer();
+  Json json{{"fits", !result.plans.empty()},
+            {"method", to_string(request.base.method.kind)},
+            {"steps", Json::array()},
+            {"plans", Json::array()},
+            {"rejected", Json::array()}};
   for (const DecisionStep& step : five_steps(request, result)) {
     Json numbers = Json::object();
     for (const auto& [name, value] : step.numbers) numbers[name] = value;
@@ -130,16 +199,17 @@ Json plan_json(const SearchRequest& request, const SearchResult& result, double 
          {"layout", rejection.config ? Json(layout_text(*rejection.config)) : Json()},
          {"reason", rejection.reason},
          {"fix", rejection.fix}});
-  if (result.plans.empty()) {
-    json["does_not_fit"] = {
-        {"kind", to_string(result.obstacle)}, {"smallest_peak", result.smallest_peak}, {"fixes", Json::array()}};
-    for (const Fix& fix : result.fixes)
-      json["does_not_fit"]["fixes"].push_back({{"change", fix.change}, {"price", fix.price}});
-    if (result.remedies) json["does_not_fit"]["remedies"] = remedies_json(*result.remedies);
-  } else {
+  if (result.plans.empty())
+    json["does_not_fit"] = no_fit_json(result);
+  else
     json["wall"] = to_string(result.wall);
+  for (const MethodResult& method : search.tried) {
+    if (method.fits() || !search.went_on()) continue;
+    Json unfit = no_fit_json(method.result);
+    unfit["method"] = to_string(method.request.base.method.kind);
+    json["methods_that_do_not_fit"].push_back(unfit);
   }
-  for (const MethodNeed& need : result.methods)
+  for (const MethodNeed& need : search.needs)
     json["methods"].push_back({{"method", to_string(need.kind)},
                                {"gpus", need.ranks == 0 ? Json() : Json(need.ranks)},
                                {"peak", need.ranks == 0 ? Json() : Json(need.peak)}});

@@ -5,12 +5,13 @@
 #include <string>
 #include <vector>
 
-#include "planner/search.h"
+#include "planner/method_search.h"
 
 namespace fivefold {
 
-std::string plan_text(const SearchRequest& request, const SearchResult& result);
-nlohmann::ordered_json plan_json(const SearchRequest& request, const SearchResult& result, double wall_seconds);
+// Of the method that was asked for, or of the one that the search went on to, with why.
+std::string plan_text(const MethodSearch& search);
+nlohmann::ordered_json plan_json(const MethodSearch& search, double wall_seconds);
 
 // One number of devices and one method of `plan --cards`; the rows of a number are neighbours, in order of the methods.
 struct CardsRow {

@@ -25,18 +25,6 @@ constexpr int64_t kShortestSequence = 128;
 constexpr int64_t kLowestRank = 4;
 constexpr int kMostTimesRanks = 64;
 
-// What the engine or the planner would refuse of `changed` and not of `config`: a run that is only planned may have
-// refusals from the start.
-bool adds_refusal(const ModelSpec& base, const RunConfig& config, const RunConfig& changed) {
-  const ModelSpec model = with_method(base, changed.method);
-  if (!validate_layout(model, changed).empty() || !planner_scope(model, changed).empty()) return true;
-  const std::vector<Error> before = validate_engine(with_method(base, config.method), config);
-  for (const Error& error : validate_engine(model, changed))
-    if (std::none_of(before.begin(), before.end(), [&](const Error& known) { return known.where == error.where; }))
-      return true;
-  return false;
-}
-
 // Settings of one kind to try on a configuration, mildest first.
 class Candidates {
  public:

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "spec/validate.h"
+
 namespace fivefold {
 
 namespace {
@@ -37,6 +39,16 @@ std::vector<Error> planner_scope(const ModelSpec& model, const RunConfig& config
   if (precision.compute != ComputeKind::kFp32 && precision.params == DType::kFloat32)
     refuse("precision.params", fmt::format("fp32 under {} compute", to_string(precision.compute)), "params = auto");
   return errors;
+}
+
+bool adds_refusal(const ModelSpec& base, const RunConfig& config, const RunConfig& changed) {
+  const ModelSpec model = with_method(base, changed.method);
+  if (!validate_layout(model, changed).empty() || !planner_scope(model, changed).empty()) return true;
+  const std::vector<Error> before = validate_engine(with_method(base, config.method), config);
+  for (const Error& error : validate_engine(model, changed))
+    if (std::none_of(before.begin(), before.end(), [&](const Error& known) { return known.where == error.where; }))
+      return true;
+  return false;
 }
 
 }  // namespace fivefold

@@ -13,4 +13,8 @@ namespace fivefold {
 // Empty: ledger, traffic and cost apply.
 std::vector<Error> planner_scope(const ModelSpec& model, const RunConfig& config);
 
+// Whether `changed` is not planned or has refusals of the engine that `config` has not: a run that is only planned may
+// have some from the start. `base`: with or without an adapter, since the method of each configuration counts.
+bool adds_refusal(const ModelSpec& base, const RunConfig& config, const RunConfig& changed);
+
 }  // namespace fivefold

@@ -76,13 +76,6 @@ struct Fix {
   std::string price;
 };
 
-// Of one method: the fewest ranks on which some layout fits, and what it needs there.
-struct MethodNeed {
-  MethodKind kind = MethodKind::kFull;
-  int ranks = 0;     // 0: none up to the most that were asked about
-  int64_t peak = 0;  // of a rank
-};
-
 struct SearchResult {
   std::vector<Candidate> plans;           // best first; empty: nothing fits
   std::vector<Rejection> rejected;        // kinds of splits first, then ZeRO levels at the best's splits
@@ -91,8 +84,8 @@ struct SearchResult {
   Wall wall = Wall::kCompute;             // of plans.front()
   Obstacle obstacle = Obstacle::kStates;  // when nothing fits
   int64_t smallest_peak = 0;              // when nothing fits: of the configuration that needs least
+  int64_t smallest_capacity = 0;          // when nothing fits: what a rank of it may fill
   std::vector<Fix> fixes;                 // when nothing fits
-  std::vector<MethodNeed> methods;        // when asked for: method_needs() (small_layout.h)
   std::optional<RemedyList> remedies;     // when nothing fits: of the layout that needs least, as changes of `base`
 };
 

@@ -19,8 +19,4 @@ std::optional<SmallLayout> smallest_layout(const SearchRequest& request, const I
 // Nothing: none fits.
 std::optional<ResolvedConfig> small_layout(const SearchRequest& request, const Inventory& inventory, int ranks);
 
-// Of full training and of the adapters that are valid, over powers of two, then over whole nodes; none when full
-// training fits one rank, or is not what the request is about. More ranks are taken never to fit less.
-std::vector<MethodNeed> method_needs(const SearchRequest& request, int most_ranks);
-
 }  // namespace fivefold

@@ -197,6 +197,7 @@ void Verdicts::describe_obstacle(SearchResult& result) const {
   const int64_t states = fullest.ledger.persistent.total() - fullest.ledger.persistent[Account::kData] -
                          fullest.ledger.persistent[Account::kOther];
   result.smallest_peak = fullest.ledger.peak_total;
+  result.smallest_capacity = capacity;
   if (one_layer_bytes(request_.model, inventory_, smallest) > capacity)
     result.obstacle = Obstacle::kOneLayer;
   else

@@ -63,7 +63,7 @@ class Cli(unittest.TestCase):
         self.assertIn("2 problems", two.stderr)
 
     def test_no_fit_is_exit_code_3_and_names_its_kind(self):
-        run = fivefold("plan", *LLAMA, "--memory", "2GB", "--json")
+        run = fivefold("plan", *LLAMA, "--memory", "2GB", "--method", "full", "--json")
         self.assertEqual(run.returncode, 3)
         plan = json.loads(run.stdout)
         self.assertFalse(plan["fits"])
@@ -72,7 +72,7 @@ class Cli(unittest.TestCase):
 
     def test_no_fit_lists_remedies_that_can_be_pasted(self):
         run = fivefold("plan", "--model", "llama-3.1-8b", "--gpu", "h100-sxm-80gb", "--gpus", "1", "--sequence", "4096",
-                       "--memory", "30GB", "--json")
+                       "--memory", "30GB", "--method", "full", "--json")
         self.assertEqual(run.returncode, 3, run.stderr)
         remedies = json.loads(run.stdout)["does_not_fit"]["remedies"]
         kinds = [remedy["remedy"] for remedy in remedies["each"]]
@@ -87,6 +87,36 @@ class Cli(unittest.TestCase):
             self.assertEqual(explained.returncode, 0, explained.stderr)
             memory = json.loads(explained.stdout)["ranks"][0]["memory"]
             self.assertEqual(memory["peak"], remedy["peak"], remedy["remedy"])
+
+    def test_plan_goes_on_to_adapters_unless_the_method_is_set(self):
+        model = ["--model", "llama-3.1-8b", "--gpu", "h100-sxm-80gb", "--gpus", "1", "--sequence", "512"]
+        # 16, about 2 and 0.52 bytes for each of 8.03e9 parameters.
+        for memory, methods in (("40GB", ["full", "lora"]), ("12GB", ["full", "lora", "qlora"])):
+            with tempfile.TemporaryDirectory() as folder:
+                path = os.path.join(folder, "found.toml")
+                run = fivefold("plan", *model, "--memory", memory, "--json", "--out", path)
+                self.assertEqual(run.returncode, 0, run.stderr)
+                plan = json.loads(run.stdout)
+                self.assertTrue(plan["fits"])
+                self.assertEqual(plan["method"], methods[-1])
+                unfit = plan["methods_that_do_not_fit"]
+                self.assertEqual([method["method"] for method in unfit], methods[:-1])
+                for method in unfit:
+                    self.assertEqual(method["missing"], method["smallest_peak"] - method["capacity"])
+                    self.assertGreater(method["missing"], 0)
+                self.assertTrue(unfit[0]["fixes"] and unfit[0]["remedies"]["each"])
+                text = fivefold("plan", *model, "--memory", memory).stdout
+                self.assertIn("Full training does not fit 1 rank (states)", text)
+                self.assertEqual("Nor does LoRA" in text, "qlora" in methods)
+                # The file is the plan.
+                explained = json.loads(fivefold("explain", path, "--json").stdout)
+                self.assertEqual(explained["ranks"][0]["memory"]["peak"], plan["plans"][0]["memory"]["peak"])
+                with open(path) as file:
+                    self.assertIn(f'kind = "{methods[-1]}"', file.read())
+            for kind in ("full", methods[-1]):
+                plan = json.loads(fivefold("plan", *model, "--memory", memory, "--method", kind, "--json").stdout)
+                self.assertEqual((plan["fits"], plan["method"]), (kind != "full", kind))
+                self.assertNotIn("methods_that_do_not_fit", plan)
 
     def test_comparisons_keep_columns_that_are_not_valid(self):
         run = fivefold(*EXPLAIN, "--compare", "parallel.zero=1,9", "--compare", "batch.micro=1,2", "--json")

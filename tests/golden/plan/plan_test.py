@@ -36,7 +36,10 @@ CASES = {
                             "parallel.zero=3", "--set", "batch.global=16", "--set", "batch.sequence=2048", "--set",
                             "recompute.kind=full", "--set", "hardware.name=" + NODE, "--timeline"], 0),
     "plan-8b.txt": (["plan", "--model", "llama-3.1-8b", "--gpu", NODE, "--gpus", "8", "--sequence", "4096"], 0),
-    "plan-no-fit.txt": (["plan", "--model", "llama-3.1-8b", "--gpu", NODE, "--gpus", "1", "--sequence", "4096"], 3),
+    "plan-no-fit.txt": (["plan", "--model", "llama-3.1-8b", "--gpu", NODE, "--gpus", "1", "--sequence", "4096", "--method",
+                         "full"], 3),
+    "plan-adapter.txt": (["plan", "--model", "llama-3.1-8b", "--gpu", NODE, "--gpus", "1", "--sequence", "4096",
+                          "--memory", "12GiB"], 0),
     "plan-cards.txt": (["plan", "--model", "llama-3.2-3b", "--gpu", NODE, "--cards", "1,2,8", "--sequence", "2048"], 0),
 }
 
