@@ -26,7 +26,7 @@ Status print_levels(const std::string& model_name, const std::string& hardware_n
     if (!loaded.errors.empty()) return loaded.errors.front();
     FIVEFOLD_ASSIGN(const ResolvedConfig resolved, resolve(loaded.config, model));
     Ledger ledger = predict_memory(model, inventory, resolved);
-    add_outside_tensors(ledger, resolved, hardware);
+    add_outside_tensors(ledger, outside_tensors(model, inventory, resolved, hardware));
     std::printf("zero = %d: peak %s of %s\n", zero, format_bytes(ledger.peak_total).c_str(),
                 format_bytes(planned_capacity(resolved, hardware)).c_str());
     for (int i = 0; i < kNumAccounts; ++i)

@@ -67,7 +67,7 @@ int64_t counted_bytes(const ExplainedRun& e) {
   int64_t bytes = 0;
   for (const int rank : RankGrid::create(degrees).value().group(GroupKind::kPp, 0))
     bytes += predict_memory(e.run.model, e.inventory, explanation.config, rank).peak_total +
-             bytes_outside_tensors(explanation.config, e.hardware);
+             outside_tensors(e.run.model, e.inventory, explanation.config, e.hardware).bytes();
   return bytes * (degrees.world() / degrees.pp);
 }
 

@@ -110,8 +110,11 @@ std::string explanation_text(const ModelSpec& model, const Inventory& inventory,
 std::string formulas_text(const ModelSpec& model, const Inventory& inventory, const Explanation& e) {
   std::string text = "\n" + heading("Formulas: memory (docs/memory.md)");
   Table memory({"line", "account", "bytes", "formula"});
-  for (const MemoryLine& line : memory_lines(model, inventory, e.config))
+  const auto add_line = [&](const MemoryLine& line) {
     memory.add_row({line.name, std::string(to_string(line.account)), format_count(line.bytes), line.formula});
+  };
+  for (const MemoryLine& line : memory_lines(model, inventory, e.config)) add_line(line);
+  if (e.scratch) add_line(*e.scratch);
   text += memory.to_string(2) + "\n" + heading("Formulas: communication (docs/communication.md)");
   Table traffic({"collective", "purpose", "bytes", "formula"});
   for (const TrafficLine& line : e.traffic)

@@ -20,10 +20,11 @@ std::string difference(int64_t bytes) {
 
 }  // namespace
 
-PlannedRefusal::PlannedRefusal(const MemoryRefusal& refusal, const RunPlan& plan)
+PlannedRefusal::PlannedRefusal(const MemoryRefusal& refusal, const RunPlan& plan, int64_t scratch)
     : refusal_(refusal), plan_(plan), planned_(plan.ledger_of(refusal.rank).persistent) {
   if (refusal.instruction)
     planned_ = predict_memory_at(plan.model, plan.inventory, plan.config, refusal.rank, *refusal.instruction).most;
+  planned_[Account::kWorkspace] += scratch;
 }
 
 int64_t PlannedRefusal::beyond_plan() const {

@@ -13,8 +13,8 @@ namespace fivefold {
 
 class PlannedRefusal {
  public:
-  // REQUIRES: both outlive it.
-  PlannedRefusal(const MemoryRefusal& refusal, const RunPlan& plan);
+  // `scratch`: what kernels may take (outside_tensors()), planned for every moment. REQUIRES: both outlive it.
+  PlannedRefusal(const MemoryRefusal& refusal, const RunPlan& plan, int64_t scratch);
 
   // Bytes live and asked for above the most that is planned for the moment; at least 0.
   int64_t beyond_plan() const;

@@ -18,6 +18,7 @@
 #include "cli/remedies_text.h"
 #include "cli/scaling.h"
 #include "engine/engine_api.h"
+#include "planner/capacity.h"
 #include "reconcile/load.h"
 #include "reconcile/reconcile.h"
 #include "report/tensorboard.h"
@@ -158,14 +159,21 @@ RemedyList remedies_of(const CommonOptions& options, const LoadedRun& run, const
   return find_remedies(run.model, load_run_config(options, errors), hardware, {.beyond_plan = beyond_plan});
 }
 
+// What kernels may take beside the plan, as far as limits.memory counts it.
+int64_t scratch_of(const RunPlan& plan, const HardwareSpec& hardware) {
+  return outside_tensors(plan.model, plan.inventory, plan.config, hardware).scratch;
+}
+
 ExitCode refuse_plan(const CommonOptions& options, const LoadedRun& run, const RunPlan& plan,
                      const HardwareSpec& hardware) {
   const Ledger& fullest = plan.fullest_ledger();
-  print_errors(
-      {{"limits.memory",
-        fmt::format("{} a rank, but the run needs {}, reached at {}", format_bytes(run.config.config.limits.memory),
-                    format_bytes(fullest.peak_total), fullest.peak_moment),
-        "take a remedy below, or `fivefold plan` for another layout"}});
+  const int64_t scratch = scratch_of(plan, hardware);
+  print_errors({{"limits.memory",
+                 fmt::format("{} a rank, but the run needs {}{}, reached at {}",
+                             format_bytes(run.config.config.limits.memory), format_bytes(fullest.peak_total + scratch),
+                             scratch > 0 ? fmt::format(" with up to {} of scratch", format_bytes(scratch)) : "",
+                             fullest.peak_moment),
+                 "take a remedy below, or `fivefold plan` for another layout"}});
   const RemedyList list = remedies_of(options, run, hardware, 0);
   options.json ? print_json({{"does_not_fit", remedies_json(list)}}) : print(remedies_text(list));
   return ExitCode::kDoesNotFit;
@@ -173,7 +181,7 @@ ExitCode refuse_plan(const CommonOptions& options, const LoadedRun& run, const R
 
 ExitCode report_refusal(const CommonOptions& options, const LoadedRun& run, const RunPlan& plan,
                         const HardwareSpec& hardware, const MemoryRefusal& refusal) {
-  const PlannedRefusal planned(refusal, plan);
+  const PlannedRefusal planned(refusal, plan, scratch_of(plan, hardware));
   const RemedyList list = remedies_of(options, run, hardware, planned.beyond_plan());
   print_errors({planned.error()});
   if (options.json)
@@ -223,7 +231,8 @@ ExitCode run_train(TrainOptions options) {
   log_info(fmt::format("{}: {} parameters, {} ranks, predicted peak {} a rank", run.config.config.run.name,
                        format_count(plan->inventory.num_parameters()), run.config.degrees.world(),
                        format_bytes(plan->fullest_ledger().peak_total)));
-  if (const int64_t limit = run.config.config.limits.memory; limit > 0 && plan->fullest_ledger().peak_total > limit)
+  const int64_t limit = run.config.config.limits.memory;
+  if (limit > 0 && plan->fullest_ledger().peak_total + scratch_of(*plan, *hardware) > limit)
     return refuse_plan(options.common, run, *plan, *hardware);
   catch_stop_signals();
   const Result<TrainResult> result = (*engine)->train(train_request(run, model_config, *hardware, directory));

@@ -3,6 +3,7 @@
 #include "base/integer.h"
 #include "base/units.h"
 #include "planner/cost.h"
+#include "planner/kernel_scratch.h"
 #include "planner/peak_bytes.h"
 #include "spec/rank_grid.h"
 
@@ -20,20 +21,25 @@ int64_t planned_capacity(const ResolvedConfig& config, const HardwareSpec& hardw
   return static_cast<int64_t>(hardware.device.cores > 0 ? planned / config.degrees.world() : planned);
 }
 
-int64_t bytes_outside_tensors(const ResolvedConfig& config, const HardwareSpec& hardware) {
-  if (hardware.device.cores > 0) return 0;
+OutsideTensors outside_tensors(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config,
+                               const HardwareSpec& hardware) {
+  if (hardware.device.cores > 0) {
+    if (config.config.limits.memory == 0) return {};
+    const int threads = threads_per_rank(config, static_cast<int>(hardware.device.cores));
+    return {.other = 0, .scratch = largest_scratch(model, inventory, config, threads).bytes};
+  }
   const ShardingPolicy policy = sharding_policy(config);
   const Degrees& degrees = config.degrees;
   const int communicators = (policy.shards > 1 ? 1 : 0) + (policy.replicas > 1 ? 1 : 0) + (degrees.tp > 1 ? 1 : 0) +
                             (degrees.cp > 1 ? 1 : 0) + (degrees.pp > 1 ? 1 : 0);
-  return kContextBytes + communicators * kCommunicatorBytes;
+  return {.other = kContextBytes + communicators * kCommunicatorBytes, .scratch = 0};
 }
 
-void add_outside_tensors(Ledger& ledger, const ResolvedConfig& config, const HardwareSpec& hardware) {
-  const int64_t bytes = bytes_outside_tensors(config, hardware);
+void add_outside_tensors(Ledger& ledger, const OutsideTensors& outside) {
   for (AccountBytes* accounts : {&ledger.persistent, &ledger.peak, &ledger.at_peak})
-    (*accounts)[Account::kOther] += bytes;
-  ledger.peak_total += bytes;
+    (*accounts)[Account::kOther] += outside.other;
+  for (AccountBytes* accounts : {&ledger.peak, &ledger.at_peak}) (*accounts)[Account::kWorkspace] += outside.scratch;
+  ledger.peak_total += outside.bytes();
 }
 
 RankLedger fullest_rank(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config,
@@ -55,7 +61,7 @@ RankLedger fullest_rank(const ModelSpec& model, const Inventory& inventory, cons
     }
     fullest.ledger = predict_memory(model, inventory, config, fullest.rank);
   }
-  add_outside_tensors(fullest.ledger, config, hardware);
+  add_outside_tensors(fullest.ledger, outside_tensors(model, inventory, config, hardware));
   return fullest;
 }
 

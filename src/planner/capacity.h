@@ -14,11 +14,17 @@ inline constexpr double kPlannedShare = 0.92;
 // of the machine share.
 int64_t planned_capacity(const ResolvedConfig& config, const HardwareSpec& hardware);
 
-// GPU: context and a communicator for each kind of group. CPU: 0, the process is compared as a whole by reconcile.
-int64_t bytes_outside_tensors(const ResolvedConfig& config, const HardwareSpec& hardware);
+// What a rank holds beside the tensors of its ledger.
+struct OutsideTensors {
+  int64_t other = 0;    // GPU: context and a communicator for each kind of group, all the time
+  int64_t scratch = 0;  // CPU, under limits.memory: what kernels take at the most, since the limit counts it
+  int64_t bytes() const { return other + scratch; }
+};
+OutsideTensors outside_tensors(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config,
+                               const HardwareSpec& hardware);
 
-// The ledger with bytes_outside_tensors() under kOther, in each of its sums.
-void add_outside_tensors(Ledger& ledger, const ResolvedConfig& config, const HardwareSpec& hardware);
+// The ledger with outside_tensors() under kOther, in each of its sums, and kWorkspace, in its peaks.
+void add_outside_tensors(Ledger& ledger, const OutsideTensors& outside);
 
 // The ledger of the pipeline rank that needs most, with what is outside the tensors.
 struct RankLedger {

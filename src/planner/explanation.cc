@@ -7,6 +7,7 @@
 
 #include "base/integer.h"
 #include "base/text.h"
+#include "planner/kernel_scratch.h"
 #include "planner/rank_view.h"
 #include "spec/rank_grid.h"
 
@@ -218,7 +219,11 @@ Explanation explain(const ModelSpec& model, const Inventory& inventory, const Re
     e.ledger = std::move(ledger);
     e.rank = rank;
   }
-  add_outside_tensors(e.ledger, config, hardware);
+  const OutsideTensors outside = outside_tensors(model, inventory, config, hardware);
+  add_outside_tensors(e.ledger, outside);
+  if (outside.scratch > 0)
+    e.scratch =
+        scratch_line(model, inventory, config, threads_per_rank(config, static_cast<int>(hardware.device.cores)));
   e.capacity = planned_capacity(config, hardware);
   e.traffic = predict_traffic(model, inventory, config, e.rank);
   e.cost = predict_cost(model, inventory, config, hardware);

@@ -2,6 +2,7 @@
 // and the lines that say by which formula, with its numbers. Pure functions, thread-safe.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,8 +14,9 @@ namespace fivefold {
 
 struct Explanation {
   ResolvedConfig config;
-  int rank = 0;   // whose ledger and traffic these are: of a pipeline the rank that needs most
-  Ledger ledger;  // with what is outside the tensors
+  int rank = 0;                       // whose ledger and traffic these are: of a pipeline the rank that needs most
+  Ledger ledger;                      // with what is outside the tensors
+  std::optional<MemoryLine> scratch;  // where the ledger has it
   int64_t capacity = 0;
   std::vector<TrafficLine> traffic;  // of one rank and step
   StepCost cost;

@@ -56,7 +56,7 @@ TEST(LayoutBounds, AreBelowEveryPrediction) {
       ASSERT_LE(bounds.seconds_unsharded(layout.config, work), layout.seconds) << layout_text(layout.config);
       ASSERT_LE(bounds.split_seconds(layout.config), layout.seconds) << layout_text(layout.config);
       const int64_t bytes = bounds.bytes(layout.config, bounds.held(layout.config)) +
-                            bytes_outside_tensors(layout.config, request.hardware);
+                            outside_tensors(request.model, inventory, layout.config, request.hardware).bytes();
       ASSERT_LE(bytes, layout.peak) << space.name << ": " << layout_text(layout.config);
       tightest_seconds = std::max(tightest_seconds, seconds / layout.seconds);
       tightest_bytes = std::max(tightest_bytes, static_cast<double>(bytes) / static_cast<double>(layout.peak));

@@ -63,7 +63,8 @@ double LayoutExplorer::makespan(const Layout& layout) {
 int64_t LayoutExplorer::least_bytes(ResolvedConfig& config, const std::vector<LayoutBounds::RankHeld>& held,
                                     const Layout& layout) {
   shard(config, layout);
-  return bounds_.bytes(config, held) + bytes_outside_tensors(config, memo_.hardware());
+  return bounds_.bytes(config, held) +
+         outside_tensors(memo_.model(), memo_.inventory(), config, memo_.hardware()).bytes();
 }
 
 void LayoutExplorer::open_shardings(const Layout& layout, const Group& group, Memory memory, const Emit& emit) {

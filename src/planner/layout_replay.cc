@@ -42,13 +42,14 @@ std::optional<int64_t> LayoutReplay::peak(const Layout& layout) {
   const std::vector<int> ranks = RankGrid::create(config->degrees).value().group(GroupKind::kPp, 0);
   int64_t most = 0;
   for (size_t i = 0; i < ranks.size(); ++i) most = std::max(most, peaks_(*config, ranks[i], programs[i]));
-  return most + bytes_outside_tensors(*config, memo_.hardware());
+  return most + outside_tensors(memo_.model(), memo_.inventory(), *config, memo_.hardware()).bytes();
 }
 
 // Rank by rank, so that what does not fit is over soon: the ends first, which hold most. Ids, targets and offsets of
 // microbatches that are not replayed are there as well.
 bool LayoutReplay::fits(const ResolvedConfig& config, std::vector<Program>& programs) {
-  const int64_t most = planned_capacity(config, memo_.hardware()) - bytes_outside_tensors(config, memo_.hardware());
+  const int64_t most = planned_capacity(config, memo_.hardware()) -
+                       outside_tensors(memo_.model(), memo_.inventory(), config, memo_.hardware()).bytes();
   const std::vector<int> ranks = RankGrid::create(config.degrees).value().group(GroupKind::kPp, 0);
   programs.resize(ranks.size());
   const auto place_fits = [&](size_t place) {

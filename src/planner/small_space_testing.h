@@ -112,8 +112,9 @@ inline EveryLayout predicted(const SearchRequest& request, const Inventory& inve
   EveryLayout layout{.config = *resolve(config, request.model)};
   layout.seconds = predict_cost(request.model, inventory, layout.config, request.hardware).seconds;
   for (const int rank : RankGrid::create(layout.config.degrees)->group(GroupKind::kPp, 0))
-    layout.peak = std::max(layout.peak, predict_memory(request.model, inventory, layout.config, rank).peak_total +
-                                            bytes_outside_tensors(layout.config, request.hardware));
+    layout.peak =
+        std::max(layout.peak, predict_memory(request.model, inventory, layout.config, rank).peak_total +
+                                  outside_tensors(request.model, inventory, layout.config, request.hardware).bytes());
   return layout;
 }
 

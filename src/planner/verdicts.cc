@@ -191,7 +191,11 @@ Wall Verdicts::wall() const {
 void Verdicts::describe_obstacle(SearchResult& result) const {
   const std::optional<SmallLayout> small = smallest_layout(request_, inventory_, space_.ranks());
   FIVEFOLD_CHECK(small, "a space without layouts was searched");
-  const ResolvedConfig& smallest = small->config;
+  // With the batch that was asked for, whose data a step holds, as far as the layout can have it.
+  RunConfig written = small->written;
+  if (request_.base.batch.global > 0) written.batch.global = request_.base.batch.global;
+  if (!validate_layout(request_.model, written).empty()) written.batch.global = small->written.batch.global;
+  const ResolvedConfig smallest = resolve(written, request_.model).value();
   const RankLedger fullest = fullest_rank(request_.model, inventory_, smallest, request_.hardware);
   const int64_t capacity = planned_capacity(smallest, request_.hardware);
   const int64_t states = fullest.ledger.persistent.total() - fullest.ledger.persistent[Account::kData] -
@@ -203,9 +207,6 @@ void Verdicts::describe_obstacle(SearchResult& result) const {
   else
     result.obstacle = states > capacity ? Obstacle::kStates : Obstacle::kActivations;
   add_fixes(result, smallest);
-  RunConfig written = small->written;
-  if (request_.base.batch.global > 0) written.batch.global = request_.base.batch.global;
-  if (!validate_layout(request_.model, written).empty()) written.batch.global = small->written.batch.global;
   result.remedies = find_remedies(request_.model, written, request_.hardware, {.written = &request_.base});
 }
 

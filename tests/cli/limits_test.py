@@ -73,32 +73,48 @@ def expect(result, code, *words):
 
 
 def memory(folder):
-    """A plan over the limit starts no rank and lists remedies. The setting that `plan` finds under the limit runs under
-    it, and so does every remedy that is said to fit."""
+    """A plan over the limit starts no rank and lists remedies. Every remedy that is said to fit runs under the limit,
+    scratch of kernels included."""
     refused = train(folder, "limits.memory=300KiB")
     expect(refused, 3, "limits.memory", "300.0 KiB a rank", "fivefold plan")
     assert json.loads(refused.stdout)["does_not_fit"]["each"], "no remedies"
     assert not (folder / "runs" / "run" / "record").exists(), "ranks were started"
     expect(train(folder, "limits.memory=300MiB", "run.steps=2"), 0)
     shutil.rmtree(folder / "runs")
-    # A limit that a smaller microbatch meets. Scratch of kernels, which is not planned, gets 1 MiB.
+    # A limit that a smaller microbatch meets.
     large = ("batch.global=256", "batch.micro=128", "run.steps=2")
     peak = peak_bytes(folder, *large)
     limit = f"limits.memory={int(0.8 * peak)}"
     refused = train(folder, *large, limit)
     expect(refused, 3)
-    fitting = [r for r in json.loads(refused.stdout)["does_not_fit"]["each"]
-               if r["peak"] + 2**20 <= int(0.8 * peak)]
+    fitting = [r for r in json.loads(refused.stdout)["does_not_fit"]["each"] if r["fits"]]
     assert fitting, refused.stdout
     for remedy in fitting:
         expect(train(folder, *large, limit, *remedy["set"], f"run.name={remedy['remedy'].replace(' ', '-')}"), 0)
-    arguments = [word for setting in large[:1] + large[2:] for word in ("--set", setting)]
-    found = subprocess.run([PROGRAM, "plan", "run.toml", *arguments, "--memory", str(int(0.8 * peak)), "--out",
-                            "found.toml", "--quiet"], cwd=folder, capture_output=True, text=True, timeout=LIMIT_S)
-    expect(found, 0)
-    run = subprocess.run([PROGRAM, "train", "found.toml", "--quiet", "--json", "--set", "run.name=found"], cwd=folder,
-                         capture_output=True, text=True, timeout=LIMIT_S)
-    expect(run, 0)
+
+
+def plan(folder, limit, *arguments):
+    return subprocess.run([PROGRAM, "plan", "run.toml", "--memory", str(limit), *arguments], cwd=folder,
+                          capture_output=True, text=True, timeout=LIMIT_S)
+
+
+def planned(folder):
+    """What `plan` finds under a limit runs under it: full training, with a limit of exactly what it needs; and below the
+    least that full training needs LoRA, then QLoRA, which the file that it writes says."""
+    settings = ("--set", "batch.global=256", "--set", "run.steps=2")
+    nothing = plan(folder, 1024, "--json", *settings)
+    expect(nothing, 3)
+    least = {method["method"]: method["smallest_peak"] for method in json.loads(nothing.stdout)["methods_that_do_not_fit"]}
+    assert least["full"] > least["lora"] > least["qlora"], least
+    for method, bytes_ in least.items():
+        found = plan(folder, bytes_, "--json", "--out", f"{method}.toml", *settings)
+        expect(found, 0)
+        assert json.loads(found.stdout)["method"] == method, found.stdout
+        run = subprocess.run([PROGRAM, "train", f"{method}.toml", "--quiet", "--json", "--set", f"run.name={method}"],
+                             cwd=folder, capture_output=True, text=True, timeout=LIMIT_S)
+        expect(run, 0)
+        config = (folder / "runs" / method / "config.toml").read_text()
+        assert f'kind = "{method}"' in config and f"memory = {bytes_}" in config, config
 
 
 def peak_bytes(folder, *settings):
@@ -174,7 +190,7 @@ def signals(folder):
 
 def main():
     failures = 0
-    for test in (memory, full_disk, folders, closed_pipe, signals):
+    for test in (memory, planned, full_disk, folders, closed_pipe, signals):
         folder = new_folder()
         try:
             test(folder)

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <thread>
+
+#include "planner/kernel_scratch.h"
 #include "planner/ledger.h"
 #include "planner/traffic.h"
 
@@ -18,6 +21,9 @@ std::string text(const TrafficLine& line) {
 
 void expect_predicted(const ModelSpec& model, const Inventory& inventory, const ProbeRequest& request,
                       const ProbeResult& result) {
+  const auto cores = static_cast<int>(std::thread::hardware_concurrency());
+  const KernelScratch scratch =
+      largest_scratch(model, inventory, request.config, threads_per_rank(request.config, cores));
   for (size_t rank = 0; rank < result.memory.size(); ++rank) {
     SCOPED_TRACE("rank " + std::to_string(rank));
     const Ledger ledger = predict_memory(model, inventory, request.config, static_cast<int>(rank));
@@ -27,6 +33,8 @@ void expect_predicted(const ModelSpec& model, const Inventory& inventory, const 
       if (account == Account::kWorkspace || account == Account::kOther) continue;
       EXPECT_EQ(memory.peak_by_account[static_cast<size_t>(a)], ledger.peak[account]) << to_string(account);
     }
+    EXPECT_LE(memory.peak_by_account[static_cast<size_t>(Account::kWorkspace)], scratch.bytes)
+        << static_cast<int>(scratch.kernel);
     // The whole, workspace included: 1 % and 4 MiB per thread.
     EXPECT_NEAR(static_cast<double>(memory.peak_total), static_cast<double>(ledger.peak_total),
                 0.01 * static_cast<double>(ledger.peak_total) + 4.0 * 1024 * 1024);

@@ -7,7 +7,7 @@
 namespace fivefold::testing {
 
 // Expects that on every rank of a probe with a measured step the planner's peak of each account is what the allocator
-// counted, workspace and other excepted, and its traffic what the communicator did.
+// counted, workspace, which is only below its bound, and other excepted, and its traffic what the communicator did.
 void expect_predicted(const ModelSpec& model, const Inventory& inventory, const ProbeRequest& request,
                       const ProbeResult& result);
 
