@@ -37,10 +37,19 @@ std::string_view changed_result(RemedyKind kind) {
   FIVEFOLD_CHECK(false);
 }
 
-std::string set_flags(const Remedy& remedy) {
-  std::string text;
-  for (const std::string& setting : remedy.settings) text += (text.empty() ? "--set " : " --set ") + setting;
-  return text;
+// To paste: in lines that a shell joins.
+std::string set_flags(const Remedy& remedy, const std::string& indent) {
+  constexpr size_t kColumns = 100;
+  std::string text, line = indent;
+  for (const std::string& setting : remedy.settings) {
+    const std::string flag = "--set " + setting;
+    if (line != indent && line.size() + 1 + flag.size() + 2 > kColumns) {
+      text += line + " \\\n";
+      line = indent;
+    }
+    line += (line == indent ? "" : " ") + flag;
+  }
+  return text + line + "\n";
 }
 
 std::string speed_change(const Need& before, const Need& after) {
@@ -48,6 +57,19 @@ std::string speed_change(const Need& before, const Need& after) {
 }
 
 std::string saved(const Need& before, const Need& after) { return format_bytes(before.peak - after.peak); }
+
+// The table's rows, each with its settings below.
+std::string with_settings(const std::string& table, const std::vector<Remedy>& remedies) {
+  constexpr size_t kHeadLines = 2;
+  std::string text;
+  size_t number = 0;
+  for (const std::string& line : split(table, '\n')) {
+    if (line.empty()) continue;
+    text += line + "\n";
+    if (number++ >= kHeadLines) text += set_flags(remedies[number - 1 - kHeadLines], "    ");
+  }
+  return text;
+}
 
 Json remedy_json(const Need& before, const Remedy& remedy) {
   return {{"remedy", to_string(remedy.kind)},         {"set", remedy.settings},
@@ -62,16 +84,18 @@ std::string remedies_text(const RemedyList& list, std::string_view of) {
   const Need& before = list.before;
   std::string text =
       painted(Paint::kHeading, fmt::format("Remedies{}, in the order to try them, each alone", of)) + "\n";
-  Table table({"remedy", "saves", "peak", "fits", "tokens/s", "changes", "setting"});
+  Table table({"remedy", "saves", "peak", "fits", "tokens/s", "changes"});
   for (const Remedy& remedy : list.each)
     table.add_row({std::string(to_string(remedy.kind)), saved(before, remedy.need), format_bytes(remedy.need.peak),
                    remedy.need.fits() ? "yes" : "no", speed_change(before, remedy.need),
-                   std::string(changed_result(remedy.kind)), set_flags(remedy)});
-  text += list.each.empty() ? "  none: no setting that can be run needs less\n" : table.to_string(2);
+                   std::string(changed_result(remedy.kind))});
+  text += list.each.empty() ? "  none: no setting that can be run needs less\n"
+                            : with_settings(table.to_string(2), list.each);
   if (list.together) {
     const Need& need = list.together->need;
-    text += fmt::format("None is enough alone. Together: {} of {}, {} tokens/s\n  {}\n", format_bytes(need.peak),
-                        format_bytes(need.capacity), speed_change(before, need), set_flags(*list.together));
+    text += fmt::format("None is enough alone. Together: {} of {}, {} tokens/s\n", format_bytes(need.peak),
+                        format_bytes(need.capacity), speed_change(before, need)) +
+            set_flags(*list.together, "  ");
   } else if (!before.fits() && !list.each.empty()) {
     bool enough = false;
     for (const Remedy& remedy : list.each) enough = enough || remedy.need.fits();

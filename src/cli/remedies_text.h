@@ -1,4 +1,4 @@
-// The remedies of a run that does not fit (planner/remedies.h) as a table whose lines can be pasted, and as JSON. Pure
+// The remedies of a run that does not fit (planner/remedies.h) as a table with settings to paste, and as JSON. Pure
 // functions but for colours (output.h).
 #pragma once
 

@@ -7,10 +7,10 @@
 #include "base/integer.h"
 #include "planner/capacity.h"
 #include "planner/cost.h"
+#include "planner/run_settings.h"
 #include "planner/scope.h"
 #include "spec/dropped_tensors.h"
 #include "spec/inventory.h"
-#include "spec/run_config_io.h"
 #include "spec/validate.h"
 
 namespace fivefold {
@@ -212,10 +212,8 @@ class RemedySearch {
             .tokens_per_s = static_cast<double>(run.config.tokens_per_step) / seconds};
   }
   Remedy remedy(RemedyKind kind, const RunConfig& config) const {
-    return {.kind = kind,
-            .config = config,
-            .settings = config_changes(options_.written ? *options_.written : config_, config),
-            .need = need(config)};
+    RunSettings run = run_settings(model_, options_.written ? *options_.written : config_, config);
+    return {.kind = kind, .config = std::move(run.config), .settings = std::move(run.settings), .need = need(config)};
   }
 
   // Of the settings of a kind that are valid and save memory the mildest that fits, else the one that saves most.

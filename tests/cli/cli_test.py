@@ -76,6 +76,8 @@ class Cli(unittest.TestCase):
         self.assertEqual(run.returncode, 3, run.stderr)
         remedies = json.loads(run.stdout)["does_not_fit"]["remedies"]
         kinds = [remedy["remedy"] for remedy in remedies["each"]]
+        # One rank: nothing about sharding, which would say what follows anyway.
+        self.assertIn(["method.kind=lora", "recompute.kind=full"], [remedy["set"] for remedy in remedies["each"]])
         self.assertIn("LoRA", kinds)
         self.assertLess(kinds.index("LoRA"), kinds.index("QLoRA"))
         for remedy in remedies["each"]:
@@ -87,6 +89,15 @@ class Cli(unittest.TestCase):
             self.assertEqual(explained.returncode, 0, explained.stderr)
             memory = json.loads(explained.stdout)["ranks"][0]["memory"]
             self.assertEqual(memory["peak"], remedy["peak"], remedy["remedy"])
+
+    def test_remedies_are_a_narrow_table_with_settings_that_a_shell_takes(self):
+        run = fivefold("plan", *LLAMA, "--memory", "2GB", "--method", "full")
+        table = run.stdout[run.stdout.index("\nRemedies"):].strip().split("\n\n")[0].split("\n")
+        self.assertLessEqual(max(map(len, table)), 100)
+        listed = json.loads(fivefold("plan", *LLAMA, "--memory", "2GB", "--method", "full", "--json").stdout)
+        settings = [remedy["set"] for remedy in listed["does_not_fit"]["remedies"]["each"]]
+        pasted = "\n".join(line for line in table if line.startswith("    --set")).replace(" \\\n", " ")
+        self.assertEqual([line.replace("--set", "").split() for line in pasted.split("\n")], settings)
 
     def test_plan_goes_on_to_adapters_unless_the_method_is_set(self):
         model = ["--model", "llama-3.1-8b", "--gpu", "h100-sxm-80gb", "--gpus", "1", "--sequence", "512"]
