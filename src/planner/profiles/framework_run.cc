@@ -1,0 +1,53 @@
+#include "planner/profiles/framework_run.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "planner/profiles/framework_profile.h"
+
+namespace fivefold {
+
+std::string_view to_string(Framework framework) {
+  switch (framework) {
+    case Framework::kMegatron:
+      return "megatron";
+    case Framework::kNanotron:
+      return "nanotron";
+    case Framework::kFsdp2:
+      return "fsdp2";
+    case Framework::kDeepspeed:
+      return "deepspeed";
+    case Framework::kHf:
+      return "hf";
+  }
+  FIVEFOLD_CHECK(false);
+}
+
+int64_t ProfilePhase::bytes() const {
+  int64_t sum = 0;
+  for (const ProfileLine& line : lines) sum += line.bytes;
+  return sum;
+}
+
+const ProfilePhase& ProfileMemory::peak() const {
+  FIVEFOLD_CHECK(!phases.empty());
+  return *std::ranges::max_element(phases, {}, [](const ProfilePhase& phase) { return phase.bytes(); });
+}
+
+ProfileMemory profile_memory(const FrameworkRun& run) {
+  switch (run.framework) {
+    case Framework::kMegatron:
+      return megatron_memory(run);
+    case Framework::kNanotron:
+      return nanotron_memory(run);
+    case Framework::kFsdp2:
+      return fsdp2_memory(run);
+    case Framework::kDeepspeed:
+      return deepspeed_memory(run);
+    case Framework::kHf:
+      return hf_memory(run);
+  }
+  FIVEFOLD_CHECK(false);
+}
+
+}  // namespace fivefold

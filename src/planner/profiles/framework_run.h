@@ -1,0 +1,125 @@
+// FrameworkRun: a training run in another framework, as far as its memory depends on it, and what a profile of that
+// framework says of it. A profile is a list of named lines in bytes; which switch of the framework changes a line is an
+// explicit input here, so that an answer can show what it took for granted. Formulas, constants and their sources:
+// docs/profiles.md. Plain data, pure functions, thread-safe.
+//
+// Symbols as in docs/symbols.md: h hidden, a and k query and KV heads of size d, f FFN width, V vocabulary (padded), s
+// sequence, b micro-batch; degrees t tensor, c context, p pipeline, v virtual stages, e expert.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "spec/model.h"
+
+namespace fivefold {
+
+enum class Framework : uint8_t {
+  kMegatron,   // Megatron-LM and Megatron-Core, with Transformer Engine or its own layers
+  kNanotron,   // Hugging Face nanotron
+  kFsdp2,      // PyTorch's fully_shard: torchtitan, torchtune
+  kDeepspeed,  // DeepSpeed's ZeRO, also under Megatron-DeepSpeed
+  kHf,         // transformers' Trainer, TRL and PEFT, eager, alone or under FSDP 1 or ZeRO
+};
+std::string_view to_string(Framework);
+
+// A switch: what it is set to, and whether somebody said so.
+template <class T>
+struct Switch {
+  T value{};
+  bool assumed = true;
+
+  Switch() = default;
+  Switch(T initial) : value(initial) {}  // NOLINT(google-explicit-constructor): a default that is written as a value
+  // What the run says; it is then no assumption.
+  void set(T stated) { value = stated, assumed = false; }
+  operator T() const { return value; }  // NOLINT(google-explicit-constructor): used like its value
+};
+
+// How loss and logits are computed, which fixes the bytes for each element of the logits.
+enum class CrossEntropyKernel : uint8_t {
+  kUnfused,      // Megatron: 2 B logits and an fp32 copy
+  kNativeFused,  // Megatron --cross-entropy-loss-fusion, its own (JIT) kernels
+  kTransformerEngine,
+  kEager,     // fp32 logits, softmax and gradient side by side (transformers, torchtitan before 2025)
+  kInPlace,   // gradient over the logits
+  kChunked,   // logits never in full (Liger, fused linear cross-entropy)
+  kCompiled,  // torch.compile fuses the passes
+};
+enum class AttentionKernel : uint8_t { kFlash, kUnfused };
+enum class FrozenWeights : uint8_t { kNone, kBf16, kNf4, kNf4Double, kInt4 };
+enum class Checkpointing : uint8_t {
+  kNone,
+  kFull,           // the input of each layer
+  kCoreAttention,  // all but scores and probabilities
+  kPerOperation,   // torchtitan's selective: products kept, every second one
+  kEveryOther,     // every second layer in full
+};
+// Of which rank a figure is.
+enum class ReportedRank : uint8_t { kLargest, kFirst, kLast };
+
+struct FrameworkRun {
+  Framework framework = Framework::kMegatron;
+  ModelSpec model;             // vocabulary as on disk
+  std::string gpu;             // name of its file in configs/gpus, "a100-sxm-80gb"
+  int64_t capacity_bytes = 0;  // of a GPU; 0: not known
+
+  // Layout. dp counts replicas of the batch: world = dp x tp x cp x pp.
+  int64_t dp = 1, tp = 1, pp = 1, vpp = 1, cp = 1, ep = 1;
+  bool sp = false;
+  int zero = 0;            // 0 to 3; 1 also for a distributed optimizer, 3 also for FSDP
+  int64_t shard_size = 0;  // ranks of a shard group; 0: all that ZeRO can use
+  int64_t sequence = 0, micro = 1, microbatches = 1;
+
+  DType compute = DType::kBFloat16;
+  bool fp8 = false;
+  bool trains_adapter = false;
+  int64_t rank = 0;                  // of LoRA
+  std::vector<std::string> targets;  // modules with adapters, by the last parts of their Hub names; empty: none
+  Checkpointing checkpointing = Checkpointing::kNone;
+  ReportedRank reported = ReportedRank::kLargest;
+
+  // Switches, each with the framework's default until set() is called.
+  Switch<CrossEntropyKernel> cross_entropy = CrossEntropyKernel::kUnfused;
+  Switch<AttentionKernel> attention = AttentionKernel::kFlash;
+  Switch<bool> dropout = false;  // masks of hidden and attention dropout are kept
+  Switch<DType> gradient_dtype = DType::kFloat32;
+  Switch<DType> weight_dtype = DType::kBFloat16;  // of the weights that are updated in place, or of FSDP's shards
+  Switch<FrozenWeights> frozen = FrozenWeights::kNone;
+  Switch<bool> frozen_sharded = true;           // FSDP divides what is frozen
+  Switch<int64_t> expert_tp = 1;                // et
+  Switch<double> expert_imbalance = 1.0;        // rho: rows of the fullest rank over the mean
+  Switch<bool> keeps_gathered_inputs = false;   // sequence parallelism: inputs of column linears stay in full
+  Switch<bool> dummy_weight_gradients = false;  // Transformer Engine with gradient accumulation fusion
+  Switch<bool> fused_activation = true;         // of a gated MLP: the activation's output is not kept
+  Switch<bool> optimizer_on_host = false, activations_on_host = false;
+  Switch<int> optimizer_state_bits = 32;  // of each moment
+  std::vector<int64_t> stage_layers;      // uneven stages; empty: the framework's rule
+};
+
+// One line of a profile.
+struct ProfileLine {
+  std::string name;  // "weights", "logits"
+  int64_t bytes = 0;
+  std::string formula;  // with its numbers
+};
+
+// The moments of a step that a peak may lie at: each has its lines, the largest sum is the peak.
+struct ProfilePhase {
+  std::string name;  // "backward", "optimizer"
+  std::vector<ProfileLine> lines;
+  int64_t bytes() const;
+};
+
+struct ProfileMemory {
+  std::vector<ProfilePhase> phases;
+  int64_t static_bytes = 0;          // between steps
+  std::vector<std::string> assumed;  // switches that nobody set and that a line depends on, with their values
+  const ProfilePhase& peak() const;  // REQUIRES: a phase
+};
+
+// Peak of allocated bytes on the rank that `run.reported` names. REQUIRES: degrees and sizes positive.
+ProfileMemory profile_memory(const FrameworkRun& run);
+
+}  // namespace fivefold
