@@ -56,6 +56,9 @@ enum class Checkpointing : uint8_t {
   kPerOperation,   // torchtitan's selective: products kept, every second one
   kEveryOther,     // every second layer in full
 };
+// Pipelines whose output matrix is cut over all stages (Yeung et al., "Balancing Pipeline Parallelism with Vocabulary
+// Parallelism", 2024): one or two further microbatches in flight, or passes interlaced with the layers'.
+enum class VocabularyStages : uint8_t { kLast, kOneMore, kTwoMore, kInterlaced };
 // Of which rank a figure is.
 enum class ReportedRank : uint8_t { kLargest, kFirst, kLast };
 
@@ -90,12 +93,14 @@ struct FrameworkRun {
   Switch<bool> frozen_sharded = true;           // FSDP divides what is frozen
   Switch<int64_t> expert_tp = 1;                // et
   Switch<double> expert_imbalance = 1.0;        // rho: rows of the fullest rank over the mean
+  Switch<bool> gathers_for_experts = false;     // the all-gather dispatcher: every expert rank has all tokens
   Switch<bool> keeps_gathered_inputs = false;   // sequence parallelism: inputs of column linears stay in full
   Switch<bool> dummy_weight_gradients = false;  // Transformer Engine with gradient accumulation fusion
   Switch<bool> fused_activation = true;         // of a gated MLP: the activation's output is not kept
   Switch<bool> optimizer_on_host = false, activations_on_host = false;
   Switch<int> optimizer_state_bits = 32;  // of each moment
-  std::vector<int64_t> stage_layers;      // uneven stages; empty: the framework's rule
+  Switch<VocabularyStages> vocabulary_stages = VocabularyStages::kLast;
+  std::vector<int64_t> stage_layers;  // uneven stages; empty: the framework's rule
 };
 
 // One line of a profile.

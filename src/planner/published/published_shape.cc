@@ -116,7 +116,7 @@ Result<ModelSpec> published_model(const PublishedRun& row) {
     layer.mlp.expert_gated = row.integer("gated_ffn", 1) == 1;
     layer.mlp.num_experts = experts;
     layer.mlp.experts_per_token = row.integer("moe_topk", 1);
-    layer.mlp.expert_ffn = row.integer("moe_ffn", ffn);
+    layer.mlp.expert_ffn = row.integer("moe_ffn", ffn > 0 ? ffn : 4 * model.hidden);
     layer.mlp.shared_ffn = row.integer("moe_shared", 0);
   } else if (ffn <= 0) {
     return missing(row, "the width of the MLP is not stated");

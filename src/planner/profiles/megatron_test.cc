@@ -1,0 +1,169 @@
+// Published runs whose bytes were worked out line by line; the measured peaks are those of the sources that docs/
+// profiles.md names.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "planner/profiles/framework_run.h"
+
+namespace fivefold {
+namespace {
+
+LayerSpec llama_layer(int64_t heads, int64_t kv_heads, int64_t head_dim, int64_t ffn) {
+  LayerSpec layer;
+  layer.mixer.num_heads = heads;
+  layer.mixer.num_kv_heads = kv_heads;
+  layer.mixer.head_dim = head_dim;
+  layer.mlp.ffn = ffn;
+  return layer;
+}
+
+// GPT's: biases, LayerNorm, GELU, learned positions.
+LayerSpec gpt_layer(int64_t heads, int64_t kv_heads, int64_t head_dim, int64_t ffn) {
+  LayerSpec layer = llama_layer(heads, kv_heads, head_dim, ffn);
+  layer.norm = {.kind = NormKind::kLayer, .bias = true};
+  layer.mixer.qkv_bias = layer.mixer.out_bias = true;
+  layer.mlp.kind = MlpKind::kPlain;
+  layer.mlp.bias = true;
+  return layer;
+}
+
+ModelSpec model_of(int64_t layers, int64_t hidden, int64_t vocab, bool tied, const LayerSpec& layer) {
+  ModelSpec model;
+  model.hidden = hidden;
+  model.vocab = vocab;
+  model.tied_embeddings = tied;
+  model.final_norm = layer.norm;
+  model.layers.assign(static_cast<size_t>(layers), layer);
+  return model;
+}
+
+int64_t line(const ProfileMemory& memory, const std::string& name) {
+  for (const ProfileLine& each : memory.peak().lines)
+    if (each.name == name) return each.bytes;
+  return 0;
+}
+
+void expect_line(const ProfileMemory& memory, const std::string& name, double bytes) {
+  EXPECT_NEAR(static_cast<double>(line(memory, name)) / bytes, 1, 1e-3) << name;
+}
+
+void expect_peak(const ProfileMemory& memory, double measured, double tolerance) {
+  EXPECT_NEAR(static_cast<double>(memory.peak().bytes()) / measured, 1, tolerance);
+}
+
+// SimuMax's Llama-3-70B of 12 layers, B200, two stages: the first has two microbatches in flight and no logits.
+TEST(MegatronProfile, TwoStagesOfLlama70b) {
+  FrameworkRun run;
+  run.model = model_of(12, 8192, 128256, false, llama_layer(64, 8, 128, 28672));
+  run.gpu = "b200-sxm-180gb";
+  run.dp = 4;
+  run.pp = 2;
+  run.zero = 1;
+  run.sequence = 4096;
+  run.microbatches = 4;
+  run.cross_entropy.set(CrossEntropyKernel::kTransformerEngine);
+  run.dummy_weight_gradients.set(true);
+  const ProfileMemory memory = profile_memory(run);
+  expect_line(memory, "weights", 12'369'199'104.0);
+  expect_line(memory, "gradients", 24'738'398'208.0);
+  expect_line(memory, "optimizer", 18'553'798'656.0);
+  expect_line(memory, "activations", 13'501'464'576.0);
+  expect_line(memory, "dummy weight gradients", 1'711'276'032.0);
+  EXPECT_EQ(line(memory, "logits"), 0);
+  expect_peak(memory, 71'457'518'387.0, 0.005);
+}
+
+// The reference's logits have the vocabulary as it is; Megatron pads it to 128 x 8.
+TEST(MegatronProfile, TensorAndSequenceParallelLlama405b) {
+  FrameworkRun run;
+  run.model = model_of(4, 16384, 128256, false, llama_layer(128, 16, 128, 53248));
+  run.gpu = "b200-sxm-180gb";
+  run.tp = 8;
+  run.sp = true;
+  run.zero = 1;
+  run.sequence = 4096;
+  run.microbatches = 4;
+  run.cross_entropy.set(CrossEntropyKernel::kTransformerEngine);
+  run.dummy_weight_gradients.set(true);
+  const ProfileMemory memory = profile_memory(run);
+  expect_line(memory, "weights", 4'278'484'992.0);
+  expect_line(memory, "gradients", 8'556'969'984.0);
+  expect_line(memory, "optimizer", 25'670'909'952.0);
+  expect_line(memory, "activations", 1'074'790'400.0);
+  expect_line(memory, "logits", 131'334'144.0 * 129024 / 128256);
+  expect_line(memory, "dummy gradient of the output matrix", 525'336'576.0 * 129024 / 128256);
+  expect_line(memory, "dummy weight gradients", 805'306'368.0);
+  expect_peak(memory, 41'414'222'152.0, 0.005);
+}
+
+// Pipelines without a distributed optimizer, eight microbatches in flight on the first of eight stages.
+TEST(MegatronProfile, VocabularyOf128kOnTheFirstOfEightStages) {
+  FrameworkRun run;
+  run.model = model_of(32, 3072, 128000, false, gpt_layer(24, 24, 128, 12288));
+  run.model.learned_positions = true;
+  run.model.max_positions = 2048;
+  run.gpu = "a100-sxm-80gb";
+  run.pp = 8;
+  run.sequence = 2048;
+  run.microbatches = 128;
+  const ProfileMemory memory = profile_memory(run);
+  expect_line(memory, "weights", 1'704'984'576.0);
+  expect_line(memory, "gradients", 3'409'969'152.0);
+  expect_line(memory, "optimizer", 10'229'907'456.0);
+  expect_line(memory, "activations", 6'448'742'400.0);
+  expect_peak(memory, 22'548'578'304.0, 0.035);
+}
+
+// Megatron-LM's recorded 7B, four stages of eight chunks: the last rank has (v - 1) p + 1 = 29 chunks in flight.
+TEST(MegatronProfile, LastRankOfInterleavedStages) {
+  FrameworkRun run;
+  run.model = model_of(32, 4096, 131073, false, gpt_layer(32, 8, 128, 16384));
+  run.gpu = "a100-sxm-80gb";
+  run.dp = 2;
+  run.pp = 4;
+  run.vpp = 8;
+  run.zero = 1;
+  run.sequence = 8192;
+  run.microbatches = 4;
+  run.dropout.set(true);
+  run.reported = ReportedRank::kLast;
+  const ProfileMemory memory = profile_memory(run);
+  expect_line(memory, "activations", 30'195'843'072.0);
+  expect_line(memory, "logits", 6.0 * 8192 * 131200);
+  expect_peak(memory, 60'489'063'119.0, 0.01);
+}
+
+// The tiny test: scores and their masks are kept, half of all bytes.
+TEST(MegatronProfile, UnfusedAttentionKeepsScores) {
+  FrameworkRun run;
+  run.model = model_of(12, 512, 50257, true, gpt_layer(8, 8, 64, 2048));
+  run.model.learned_positions = true;
+  run.model.max_positions = 1024;
+  run.gpu = "h100-sxm-80gb";
+  run.dp = 8;
+  run.zero = 1;
+  run.sequence = 1024;
+  run.micro = 4;
+  run.dropout.set(true);
+  run.attention.set(AttentionKernel::kUnfused);
+  const ProfileMemory memory = profile_memory(run);
+  expect_line(memory, "weights", 128'219'136.0);
+  expect_line(memory, "activations", 2'870'476'800.0);
+  expect_line(memory, "logits", 6.0 * 4096 * 50304);
+  expect_peak(memory, 4'702'430'843.0, 0.01);
+}
+
+TEST(MegatronProfile, SaysWhatItAssumed) {
+  FrameworkRun run;
+  run.model = model_of(2, 512, 1000, true, gpt_layer(8, 8, 64, 2048));
+  run.sequence = 64;
+  EXPECT_EQ(profile_memory(run).assumed.size(), 3u);
+  run.cross_entropy.set(CrossEntropyKernel::kUnfused);
+  run.attention.set(AttentionKernel::kFlash);
+  run.gradient_dtype.set(DType::kFloat32);
+  EXPECT_TRUE(profile_memory(run).assumed.empty());
+}
+
+}  // namespace
+}  // namespace fivefold
