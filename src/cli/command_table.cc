@@ -10,6 +10,8 @@ constexpr Command kCommands[] = {
     {"check", "The same numbers under every layout: compare with one rank and a stored reference", add_check_command},
     {"reconcile", "Plan against run: every difference with its bound and its cause; the acceptance figures",
      add_reconcile_command},
+    {"validate", "Published runs of other frameworks beside what is predicted: the error of each source",
+     add_validate_command},
     {"calibrate", "Measure this machine: the hardware file that predicted times come from", add_calibrate_command},
     {"convert", "Weights of a checkpoint, or a GGUF file, as a Hub folder of safetensors", add_convert_command},
     {"generate", "Continue a text with trained weights", add_generate_command},

@@ -1,0 +1,162 @@
+#include "cli/validate_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "base/table.h"
+#include "cli/output.h"
+
+namespace fivefold {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string gib(int64_t bytes) { return fmt::format("{:.3f}", static_cast<double>(bytes) / 0x1p30); }
+
+void add_score(Table& table, const std::string& name, const ErrorScore& score, std::string skipped) {
+  table.add_row({name, fmt::format("{}", score.n), fmt::format("{:.1f}", score.median_abs_pct),
+                 fmt::format("{:.1f}", score.p90_abs_pct), fmt::format("{:+.1f}", score.bias_pct), std::move(skipped)});
+}
+
+std::string memory_text(const Validation& validation) {
+  Table table({"source", "rows", "median %", "p90 %", "bias %", "left out"});
+  bool any = false;
+  for (const SourceScore& source : validation.sources) {
+    if (source.memory.n == 0 && source.skipped == 0) continue;
+    any = true;
+    const std::string skipped =
+        source.skipped > 0 ? fmt::format("{} ({:.1f} %)", source.skipped, 100 * source.skipped_share()) : "";
+    add_score(table, source.source, source.memory, skipped);
+    for (const PartScore& part : source.parts) add_score(table, "  " + part.part, part.memory, "");
+  }
+  return any ? painted(Paint::kHeading, "Peak memory: error of the prediction") + "\n" + table.to_string(2)
+             : "No row states a memory figure that counts.\n";
+}
+
+std::string fit_text(const Validation& validation) {
+  Table table({"source", "rows", "failed", "right %", "false fit %", "false OOM %"});
+  bool any = false;
+  for (const SourceScore& source : validation.sources) {
+    const FitScore& fit = source.fit;
+    if (fit.n == 0) continue;
+    any = true;
+    table.add_row({source.source, fmt::format("{}", fit.n), fmt::format("{}", fit.num_failed),
+                   fmt::format("{:.1f}", 100 * fit.accuracy), fmt::format("{:.1f}", 100 * fit.false_fit),
+                   fmt::format("{:.1f}", 100 * fit.false_oom)});
+  }
+  return any ? "\n" + painted(Paint::kHeading, "Does it fit: rows that state an outcome") + "\n" + table.to_string(2)
+             : "";
+}
+
+std::string looked_at_text(const Validation& validation) {
+  Table table({"source", "rows", "median %", "p90 %", "bias %"});
+  bool any = false;
+  for (const SourceScore& source : validation.sources) {
+    const ErrorScore& score = source.looked_at;
+    if (score.n == 0) continue;
+    any = true;
+    table.add_row({source.source, fmt::format("{}", score.n), fmt::format("{:.1f}", score.median_abs_pct),
+                   fmt::format("{:.1f}", score.p90_abs_pct), fmt::format("{:+.1f}", score.bias_pct)});
+  }
+  return any ? "\n" + painted(Paint::kHeading, "Looked at, in no score: figures of trust C") + "\n" + table.to_string(2)
+             : "";
+}
+
+std::string reasons_text(const Validation& validation) {
+  Table table({"source", "rows", "reason"});
+  bool any = false;
+  for (const SourceScore& source : validation.sources)
+    for (const auto& [reason, count] : source.reasons) {
+      any = true;
+      table.add_row({source.source, fmt::format("{}", count), reason});
+    }
+  return any ? "\n" + painted(Paint::kHeading, "Left out, with the reason") + "\n" + table.to_string(2) : "";
+}
+
+std::string worst_text(const Validation& validation, const SourceScore& source, size_t worst) {
+  std::vector<const ValidatedRow*> rows;
+  for (const ValidatedRow& row : validation.rows)
+    if (row.source == source.source && row.memory_scored()) rows.push_back(&row);
+  if (rows.empty()) return "";
+  std::ranges::stable_sort(rows, std::greater<>(),
+                           [](const ValidatedRow* row) { return std::abs(row->memory_error_pct()); });
+  if (rows.size() > worst) rows.resize(worst);
+  Table table({"row", "place", "predicted GiB", "measured GiB", "error %", "assumed"});
+  for (const ValidatedRow* row : rows)
+    table.add_row({row->id, row->where, gib(row->predicted_peak), gib(row->measured_peak),
+                   fmt::format("{:+.1f}", row->memory_error_pct()), fmt::format("{}", fmt::join(row->assumed, ", "))});
+  return "\n" + painted(Paint::kHeading, source.source + ": largest errors") + "\n" + table.to_string(2);
+}
+
+Json error_json(const ErrorScore& score) {
+  if (score.n == 0) return {{"n", 0}};
+  return {{"n", score.n},
+          {"median_abs_pct", score.median_abs_pct},
+          {"p90_abs_pct", score.p90_abs_pct},
+          {"bias_pct", score.bias_pct}};
+}
+
+Json source_json(const SourceScore& source) {
+  Json parts = Json::array();
+  for (const PartScore& part : source.parts) {
+    Json entry = {{"part", part.part}};
+    entry.update(error_json(part.memory));
+    parts.push_back(std::move(entry));
+  }
+  Json fit = {{"n", source.fit.n}};
+  if (source.fit.n > 0)
+    fit.update(Json{{"accuracy", source.fit.accuracy},
+                    {"false_fit", source.fit.false_fit},
+                    {"false_oom", source.fit.false_oom},
+                    {"failed", source.fit.num_failed}});
+  return {{"source", source.source},
+          {"memory", error_json(source.memory)},
+          {"throughput", {{"n", 0}}},
+          {"fit", std::move(fit)},
+          {"memory_parts", std::move(parts)},
+          {"memory_looked_at", error_json(source.looked_at)},
+          {"rows", source.rows},
+          {"measured", source.measured},
+          {"skipped", source.skipped},
+          {"skipped_share", source.skipped_share()},
+          {"reasons", source.reasons}};
+}
+
+// A quantity that is not there is null.
+Json row_json(const ValidatedRow& row) {
+  const auto bytes = [](int64_t value) { return value > 0 ? Json(value) : Json(nullptr); };
+  const bool predicted = row.skipped.empty();
+  Json json = {{"id", row.id},
+               {"source", row.source},
+               {"predicted_peak", predicted ? Json(row.predicted_peak) : Json(nullptr)},
+               {"measured_peak", bytes(row.measured_peak)},
+               {"predicted_fits", row.predicted_fits ? Json(*row.predicted_fits) : Json(nullptr)},
+               {"skipped", predicted ? Json(nullptr) : Json(row.skipped)},
+               {"ran", row.ran ? Json(*row.ran) : Json(nullptr)},
+               {"memory_scored", row.memory_scored()},
+               {"assumed", row.assumed}};
+  if (predicted && row.measured_peak > 0) json["memory_error_pct"] = row.memory_error_pct();
+  return json;
+}
+
+}  // namespace
+
+std::string validation_text(const Validation& validation, size_t worst) {
+  std::string text =
+      memory_text(validation) + fit_text(validation) + looked_at_text(validation) + reasons_text(validation);
+  if (worst > 0)
+    for (const SourceScore& source : validation.sources) text += worst_text(validation, source, worst);
+  return text;
+}
+
+Json validation_json(const Validation& validation) {
+  Json sources = Json::array(), rows = Json::array();
+  for (const SourceScore& source : validation.sources) sources.push_back(source_json(source));
+  for (const ValidatedRow& row : validation.rows) rows.push_back(row_json(row));
+  return {{"sources", std::move(sources)}, {"rows", std::move(rows)}};
+}
+
+}  // namespace fivefold

@@ -1,0 +1,144 @@
+#include "planner/published/validation.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace fivefold {
+namespace {
+
+constexpr double kGibibyte = 0x1p30;
+// Below it fixed overheads (workspaces, context of libraries) dominate what the formulas are about.
+constexpr int64_t kSmallRun = int64_t{4} << 30;
+
+// The column is in GiB; a source that prints powers of ten says so in mem_kind.
+int64_t measured_bytes(const PublishedRun& row) {
+  const double unit = row.text("mem_kind").find("GB=1e9") != std::string::npos ? 1e9 : kGibibyte;
+  return static_cast<int64_t>(row.number("mem_gib_per_gpu").value_or(0.0) * unit);
+}
+
+// Outcomes that say what memory did. A failure without its cause ("failed") says nothing.
+std::optional<bool> ran(const PublishedRun& row) {
+  const std::string outcome = row.text("outcome");
+  if (outcome == "ok" || outcome.starts_with("fits")) return true;
+  if (outcome == "oom" || outcome == "oom_or_failed") return false;
+  return std::nullopt;
+}
+
+// What a device must hold beside the allocated peak before the allocator gives up: CUDA context and libraries, and
+// blocks too small for what is asked for.
+bool fits(int64_t peak, int64_t capacity) {
+  constexpr double kFragmentedShare = 0.02;
+  constexpr double kOutsideAllocator = 1.5 * kGibibyte;
+  return static_cast<double>(peak) * (1 + kFragmentedShare) + kOutsideAllocator <= static_cast<double>(capacity);
+}
+
+void predict(const PublishedRun& row, const CapacityOf& capacity_of, ValidatedRow& validated) {
+  const Result<FrameworkRun> run = framework_run(row);
+  if (!run.ok()) {
+    validated.skipped = run.error().problem;
+    return;
+  }
+  validated.experts =
+      std::ranges::any_of(run->model.layers, [](const LayerSpec& layer) { return layer.mlp.kind == MlpKind::kMoe; });
+  const ProfileMemory memory = profile_memory(*run);
+  validated.predicted_peak = memory.peak().bytes();
+  validated.assumed = memory.assumed;
+  int64_t capacity = run->gpu.empty() ? 0 : capacity_of(run->gpu);
+  if (capacity == 0) capacity = run->capacity_bytes;
+  if (capacity > 0) validated.predicted_fits = fits(validated.predicted_peak, capacity);
+}
+
+ValidatedRow validated_row(const PublishedRun& row, const CapacityOf& capacity_of) {
+  ValidatedRow validated{.id = row.id(),
+                         .source = row.source(),
+                         .where = row.where,
+                         .measured_peak = measured_bytes(row),
+                         .trust = row.text("mem_trust"),
+                         .ran = ran(row)};
+  if (row.text("split") == "exclude") {
+    validated.trust = "excluded";
+    validated.skipped = "split is exclude: it contradicts itself or physics";
+  } else {
+    predict(row, capacity_of, validated);
+  }
+  return validated;
+}
+
+ErrorScore memory_score(const std::vector<const ValidatedRow*>& rows, auto&& which) {
+  std::vector<double> errors;
+  for (const ValidatedRow* row : rows)
+    if (which(*row)) errors.push_back(row->memory_error_pct());
+  return error_score(errors);
+}
+
+std::vector<PartScore> part_scores(const std::vector<const ValidatedRow*>& rows) {
+  const auto part = [&](std::string name, bool experts, std::optional<bool> small) {
+    return PartScore{std::move(name), memory_score(rows, [=](const ValidatedRow& row) {
+                       return row.memory_scored() && row.experts == experts &&
+                              (!small || *small == row.measured_peak < kSmallRun);
+                     })};
+  };
+  std::vector<PartScore> parts = {part("dense, 4 GiB or more", false, false), part("dense, under 4 GiB", false, true),
+                                  part("experts", true, std::nullopt)};
+  std::erase_if(parts, [](const PartScore& p) { return p.memory.n == 0; });
+  if (parts.size() < 2) parts.clear();
+  return parts;
+}
+
+SourceScore source_score(const std::string& source, const std::vector<const ValidatedRow*>& rows) {
+  SourceScore score{.source = source, .rows = static_cast<int>(rows.size())};
+  std::vector<Outcome> outcomes;
+  for (const ValidatedRow* row : rows) {
+    if (!row->can_be_scored()) continue;
+    ++score.measured;
+    if (!row->skipped.empty()) {
+      ++score.skipped;
+      ++score.reasons[row->skipped];
+    } else if (row->ran && row->predicted_fits && row->trust != "C") {
+      outcomes.push_back({.predicted_fits = *row->predicted_fits, .ran = *row->ran});
+    }
+  }
+  score.memory = memory_score(rows, [](const ValidatedRow& row) { return row.memory_scored(); });
+  score.parts = part_scores(rows);
+  score.looked_at = memory_score(
+      rows, [](const ValidatedRow& row) { return row.skipped.empty() && row.measured_peak > 0 && row.trust == "C"; });
+  score.fit = fit_score(outcomes);
+  return score;
+}
+
+}  // namespace
+
+double ValidatedRow::memory_error_pct() const {
+  FIVEFOLD_CHECK(measured_peak > 0);
+  return 100 * (static_cast<double>(predicted_peak) / static_cast<double>(measured_peak) - 1);
+}
+
+std::vector<PublishedRun> merged_runs(std::vector<PublishedRun> runs) {
+  std::map<std::string, size_t> first;
+  std::vector<PublishedRun> merged;
+  for (PublishedRun& run : runs) {
+    const auto [known, is_new] = first.try_emplace(run.id(), merged.size());
+    if (is_new || run.id().empty())
+      merged.push_back(std::move(run));
+    else
+      merged[known->second].fields.merge(run.fields);
+  }
+  return merged;
+}
+
+Validation validate_runs(const std::vector<PublishedRun>& runs, const CapacityOf& capacity_of) {
+  Validation validation;
+  for (const PublishedRun& run : runs) validation.rows.push_back(validated_row(run, capacity_of));
+  std::vector<std::string> order;
+  std::map<std::string, std::vector<const ValidatedRow*>> by_source;
+  for (const ValidatedRow& row : validation.rows) {
+    std::vector<const ValidatedRow*>& rows = by_source[row.source];
+    if (rows.empty()) order.push_back(row.source);
+    rows.push_back(&row);
+  }
+  for (const std::string& source : order) validation.sources.push_back(source_score(source, by_source[source]));
+  return validation;
+}
+
+}  // namespace fivefold
