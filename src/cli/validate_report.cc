@@ -16,23 +16,37 @@ using Json = nlohmann::ordered_json;
 
 std::string gib(int64_t bytes) { return fmt::format("{:.3f}", static_cast<double>(bytes) / 0x1p30); }
 
-void add_score(Table& table, const std::string& name, const ErrorScore& score, std::string skipped) {
-  table.add_row({name, fmt::format("{}", score.n), fmt::format("{:.1f}", score.median_abs_pct),
-                 fmt::format("{:.1f}", score.p90_abs_pct), fmt::format("{:+.1f}", score.bias_pct), std::move(skipped)});
+std::string percent(double value) { return fmt::format("{:.1f}", value); }
+
+// Median / 90th percentile.
+std::string both(const ErrorScore& score) {
+  return score.n > 0 ? fmt::format("{:.1f} / {:.1f}", score.median_abs_pct, score.p90_abs_pct) : "";
+}
+
+std::vector<std::string> score_cells(const std::string& name, const ErrorScore& score) {
+  if (score.n == 0) return {name, "0", "", "", ""};
+  return {name, fmt::format("{}", score.n), percent(score.median_abs_pct), percent(score.p90_abs_pct),
+          fmt::format("{:+.1f}", score.bias_pct)};
 }
 
 std::string memory_text(const Validation& validation) {
-  Table table({"source", "rows", "median %", "p90 %", "bias %", "left out"});
+  Table table({"source", "rows", "median %", "p90 %", "bias %", "fitted half", "other half", "left out"});
   bool any = false;
+  const auto add = [&](const std::string& name, const ErrorScore& score, std::vector<std::string> more) {
+    std::vector<std::string> cells = score_cells(name, score);
+    std::ranges::move(more, std::back_inserter(cells));
+    table.add_row(std::move(cells));
+    any = true;
+  };
   for (const SourceScore& source : validation.sources) {
     if (source.memory.n == 0 && source.skipped == 0) continue;
-    any = true;
     const std::string skipped =
         source.skipped > 0 ? fmt::format("{} ({:.1f} %)", source.skipped, 100 * source.skipped_share()) : "";
-    add_score(table, source.source, source.memory, skipped);
-    for (const PartScore& part : source.parts) add_score(table, "  " + part.part, part.memory, "");
+    add(source.source, source.memory, {both(source.fitted), both(source.held_out), skipped});
+    for (const PartScore& part : source.parts) add("  " + part.part, part.memory, {"", "", ""});
   }
-  return any ? painted(Paint::kHeading, "Peak memory: error of the prediction") + "\n" + table.to_string(2)
+  return any ? painted(Paint::kHeading, "Peak memory: error of the prediction (halves: median / p90 %)") + "\n" +
+                   table.to_string(2)
              : "No row states a memory figure that counts.\n";
 }
 
@@ -44,8 +58,7 @@ std::string fit_text(const Validation& validation) {
     if (fit.n == 0) continue;
     any = true;
     table.add_row({source.source, fmt::format("{}", fit.n), fmt::format("{}", fit.num_failed),
-                   fmt::format("{:.1f}", 100 * fit.accuracy), fmt::format("{:.1f}", 100 * fit.false_fit),
-                   fmt::format("{:.1f}", 100 * fit.false_oom)});
+                   percent(100 * fit.accuracy), percent(100 * fit.false_fit), percent(100 * fit.false_oom)});
   }
   return any ? "\n" + painted(Paint::kHeading, "Does it fit: rows that state an outcome") + "\n" + table.to_string(2)
              : "";
@@ -58,8 +71,7 @@ std::string looked_at_text(const Validation& validation) {
     const ErrorScore& score = source.looked_at;
     if (score.n == 0) continue;
     any = true;
-    table.add_row({source.source, fmt::format("{}", score.n), fmt::format("{:.1f}", score.median_abs_pct),
-                   fmt::format("{:.1f}", score.p90_abs_pct), fmt::format("{:+.1f}", score.bias_pct)});
+    table.add_row(score_cells(source.source, score));
   }
   return any ? "\n" + painted(Paint::kHeading, "Looked at, in no score: figures of trust C") + "\n" + table.to_string(2)
              : "";
@@ -117,6 +129,8 @@ Json source_json(const SourceScore& source) {
           {"throughput", {{"n", 0}}},
           {"fit", std::move(fit)},
           {"memory_parts", std::move(parts)},
+          {"memory_fitted_half", error_json(source.fitted)},
+          {"memory_held_out_half", error_json(source.held_out)},
           {"memory_looked_at", error_json(source.looked_at)},
           {"rows", source.rows},
           {"measured", source.measured},
@@ -137,6 +151,7 @@ Json row_json(const ValidatedRow& row) {
                {"skipped", predicted ? Json(nullptr) : Json(row.skipped)},
                {"ran", row.ran ? Json(*row.ran) : Json(nullptr)},
                {"memory_scored", row.memory_scored()},
+               {"held_out", row.held_out},
                {"assumed", row.assumed}};
   if (predicted && row.measured_peak > 0) json["memory_error_pct"] = row.memory_error_pct();
   return json;

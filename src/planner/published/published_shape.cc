@@ -38,6 +38,7 @@ struct SourceOf {
   const char* source;
   Framework framework;
   Status (*read)(const PublishedRun&, FrameworkRun&);
+  int64_t sequence = 0;  // what its rows are packed to where they leave the column empty: said once for all of them
 };
 // Of which framework a source's runs are.
 constexpr SourceOf kSources[] = {
@@ -58,7 +59,7 @@ constexpr SourceOf kSources[] = {
     {"torchtune_torchao", Framework::kFsdp2, read_fsdp2_row},
     {"mosaic_llm_foundry", Framework::kFsdp2, read_fsdp2_row},
     {"bloom_tr11_prequel_a100", Framework::kDeepspeed, read_deepspeed_row},
-    {"fms_acceleration_finetune", Framework::kHf, read_hf_row},
+    {"fms_acceleration_finetune", Framework::kHf, read_hf_row, 4096},
     {"peft_metamathqa_llama32_3b", Framework::kHf, read_hf_row},
     {"qwen_finetune_a100", Framework::kHf, read_hf_row},
     {"litgpt_finetune_a100_40g", Framework::kHf, read_hf_row},
@@ -143,7 +144,7 @@ Result<FrameworkRun> framework_run(const PublishedRun& row) {
   run.ep = row.integer("ep", 1);
   run.sp = row.text("sp").starts_with("1") || row.text("sp").starts_with("yes");
   run.zero = zero_stage(row);
-  run.sequence = row.integer("seq_len", 0);
+  run.sequence = row.integer("seq_len", row.text("seq_len").empty() ? source->sequence : 0);
   run.micro = row.integer("micro_batch", 0);
   const int64_t gpus = row.integer("n_gpus", 0), model_ranks = run.tp * run.pp * run.cp;
   if (run.dp <= 0 && gpus > 0 && gpus % model_ranks == 0) run.dp = gpus / model_ranks;

@@ -55,6 +55,7 @@ ValidatedRow validated_row(const PublishedRun& row, const CapacityOf& capacity_o
                          .where = row.where,
                          .measured_peak = measured_bytes(row),
                          .trust = row.text("mem_trust"),
+                         .held_out = is_held_out(row),
                          .ran = ran(row)};
   if (row.text("split") == "exclude") {
     validated.trust = "excluded";
@@ -101,6 +102,8 @@ SourceScore source_score(const std::string& source, const std::vector<const Vali
   }
   score.memory = memory_score(rows, [](const ValidatedRow& row) { return row.memory_scored(); });
   score.parts = part_scores(rows);
+  score.fitted = memory_score(rows, [](const ValidatedRow& row) { return row.memory_scored() && !row.held_out; });
+  score.held_out = memory_score(rows, [](const ValidatedRow& row) { return row.memory_scored() && row.held_out; });
   score.looked_at = memory_score(
       rows, [](const ValidatedRow& row) { return row.skipped.empty() && row.measured_peak > 0 && row.trust == "C"; });
   score.fit = fit_score(outcomes);
@@ -112,6 +115,14 @@ SourceScore source_score(const std::string& source, const std::vector<const Vali
 double ValidatedRow::memory_error_pct() const {
   FIVEFOLD_CHECK(measured_peak > 0);
   return 100 * (static_cast<double>(predicted_peak) / static_cast<double>(measured_peak) - 1);
+}
+
+bool is_held_out(const PublishedRun& run) {
+  uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
+  for (const char* column :
+       {"source", "model", "method", "n_gpus", "dp", "tp", "pp", "vpp", "cp", "ep", "zero_stage", "recompute"})
+    for (const char c : run.text(column) + "|") hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  return (hash ^ hash >> 32) % 2 == 1;
 }
 
 std::vector<PublishedRun> merged_runs(std::vector<PublishedRun> runs) {

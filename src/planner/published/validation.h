@@ -20,6 +20,7 @@ struct ValidatedRow {
   int64_t measured_peak = 0;   // bytes; 0 when the row has no figure
   std::string trust;           // in the figure: "A", "B", "C" or nothing
   bool experts = false;
+  bool held_out = false;               // of the half of the model and layout classes that constants are not fitted on
   std::optional<bool> ran;             // the outcome, where the row states one
   std::optional<bool> predicted_fits;  // where the GPU's capacity is known
   std::vector<std::string> assumed;    // switches that the row leaves open
@@ -45,6 +46,7 @@ struct SourceScore {
   std::map<std::string, int> reasons;       // of the skipped
   ErrorScore memory;
   std::vector<PartScore> parts;  // empty when all rows are of one
+  ErrorScore fitted, held_out;   // the two halves of `memory`
   ErrorScore looked_at;          // rows of trust C, in no other score
   FitScore fit;
 
@@ -58,6 +60,10 @@ struct Validation {
 
 // What a GPU (name of its file in configs/gpus) can allocate at most; 0: not known.
 using CapacityOf = std::function<int64_t(const std::string& gpu)>;
+
+// Half of the classes (source, model, method, GPUs, layout, recompute) that a row belongs to: constants are fitted on
+// the one and looked at on the other. By a hash, so that rows that are added later change nothing.
+bool is_held_out(const PublishedRun& run);
 
 // Rows with one id are one run: the first counts, and takes from the others what it leaves open.
 std::vector<PublishedRun> merged_runs(std::vector<PublishedRun> runs);
