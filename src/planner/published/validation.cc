@@ -119,8 +119,8 @@ double ValidatedRow::memory_error_pct() const {
 
 bool is_held_out(const PublishedRun& run) {
   uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
-  for (const char* column :
-       {"source", "model", "method", "n_gpus", "dp", "tp", "pp", "vpp", "cp", "ep", "zero_stage", "recompute"})
+  for (const char* column : {"source", "model", "layers", "vocab", "method", "n_gpus", "dp", "tp", "pp", "vpp",
+                             "pp_schedule", "cp", "ep", "zero_stage", "recompute", "precision"})
     for (const char c : run.text(column) + "|") hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
   return (hash ^ hash >> 32) % 2 == 1;
 }

@@ -61,8 +61,8 @@ struct Validation {
 // What a GPU (name of its file in configs/gpus) can allocate at most; 0: not known.
 using CapacityOf = std::function<int64_t(const std::string& gpu)>;
 
-// Half of the classes (source, model, method, GPUs, layout, recompute) that a row belongs to: constants are fitted on
-// the one and looked at on the other. By a hash, so that rows that are added later change nothing.
+// Half of the classes (source, model, method, GPUs, layout, recompute, precision) that a row belongs to: constants are
+// fitted on the one and looked at on the other. By a hash, so that rows that are added later change nothing.
 bool is_held_out(const PublishedRun& run);
 
 // Rows with one id are one run: the first counts, and takes from the others what it leaves open.
