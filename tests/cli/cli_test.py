@@ -248,6 +248,39 @@ class Cli(unittest.TestCase):
             self.assertEqual(explained["ranks"][0]["memory"]["peak"], plan["memory"]["peak"])
             self.assertAlmostEqual(explained["time"]["step_seconds"], plan["step_time"])
 
+    def test_validate_scores_rows_by_source(self):
+        row = {"id": "a-1", "source": "simumax_b200_real", "model": "m", "layers": 2, "hidden": 1024, "heads": 8, "ffn": 4096,
+               "vocab": 32000, "n_gpus": 8, "seq_len": 4096, "micro_batch": 1, "global_batch": 8, "gpu": "B200-180GB",
+               "precision": "bf16", "mem_gib_per_gpu": 8, "mem_trust": "A", "outcome": "ok", "split": "train"}
+        rows = [row, {**row, "id": "a-2", "split": "exclude"}, {**row, "id": "a-3", "hidden": ""},
+                {**row, "id": "b-1", "source": "torchtitan", "mem_trust": "C"}]
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "runs.csv")
+            with open(path, "w") as file:
+                file.write("# where they are from\n" + ",".join(row) + "\n")
+                file.writelines(",".join(map(str, r.values())) + "\n" for r in rows)
+            result = json.loads(fivefold("validate", path, "--json").stdout)
+            self.assertEqual([source["source"] for source in result["sources"]], ["simumax_b200_real", "torchtitan"])
+            first, second = result["sources"]
+            self.assertEqual(set(first["memory"]), {"n", "median_abs_pct", "p90_abs_pct", "bias_pct"})
+            self.assertEqual((first["memory"]["n"], first["throughput"]["n"], first["fit"]["n"]), (1, 0, 1))
+            self.assertEqual(first["reasons"], {"the model's shape is not stated": 1})
+            self.assertEqual((second["memory"]["n"], second["memory_looked_at"]["n"]), (0, 1))
+            predicted = result["rows"][0]
+            self.assertEqual((predicted["id"], predicted["measured_peak"], predicted["skipped"]), ("a-1", 8 * 2**30, None))
+            self.assertAlmostEqual(first["memory"]["bias_pct"],
+                                   100 * (predicted["predicted_peak"] / predicted["measured_peak"] - 1))
+            self.assertIn("exclude", result["rows"][1]["skipped"])
+            text = fivefold("validate", path, path, "--source", "simumax_b200_real", "--rows").stdout
+            self.assertIn("Left out, with the reason", text)
+            self.assertRegex(text, r"a-1 +runs.csv:3")
+            self.assertNotIn("torchtitan", text)
+            for arguments, message in [([path, "--source", "torchtitn"], "did you mean torchtitan?"),
+                                       ([os.path.join(folder, "none.csv")], "none.csv: cannot open"), ([], "csv is required")]:
+                run = fivefold("validate", *arguments)
+                self.assertEqual(run.returncode, 2)
+                self.assertIn(message, run.stderr)
+
     def test_colour_is_asked_for(self):
         self.assertNotIn("\033[", fivefold(*EXPLAIN).stdout)
         self.assertIn("\033[", fivefold(*EXPLAIN, "--color", "always").stdout)

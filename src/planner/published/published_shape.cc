@@ -67,6 +67,15 @@ constexpr SourceOf kSources[] = {
     {"ms_swift_examples", Framework::kHf, read_hf_row},
 };
 
+// By name, or any of the framework that the row states. Null: of neither.
+const SourceOf* source_of(const PublishedRun& row) {
+  for (const SourceOf& source : kSources)
+    if (row.source() == source.source) return &source;
+  for (const SourceOf& source : kSources)
+    if (row.text("framework") == to_string(source.framework)) return &source;
+  return nullptr;
+}
+
 // "A100-80GB-SXM" and its like to the name of a file of configs/gpus.
 std::string gpu_name(const PublishedRun& row) {
   const std::string gpu = row.text("gpu");
@@ -128,8 +137,8 @@ Result<ModelSpec> published_model(const PublishedRun& row) {
 }
 
 Result<FrameworkRun> framework_run(const PublishedRun& row) {
-  const auto source = std::ranges::find_if(kSources, [&](const SourceOf& s) { return row.source() == s.source; });
-  if (source == std::end(kSources)) return missing(row, "of a framework without a profile: " + row.source());
+  const SourceOf* source = source_of(row);
+  if (source == nullptr) return missing(row, "of a framework without a profile: " + row.source());
   FrameworkRun run;
   run.framework = source->framework;
   FIVEFOLD_ASSIGN(run.model, published_model(row));
@@ -144,7 +153,8 @@ Result<FrameworkRun> framework_run(const PublishedRun& row) {
   run.ep = row.integer("ep", 1);
   run.sp = row.text("sp").starts_with("1") || row.text("sp").starts_with("yes");
   run.zero = zero_stage(row);
-  run.sequence = row.integer("seq_len", row.text("seq_len").empty() ? source->sequence : 0);
+  run.sequence =
+      row.integer("seq_len", row.text("seq_len").empty() && row.source() == source->source ? source->sequence : 0);
   run.micro = row.integer("micro_batch", 0);
   const int64_t gpus = row.integer("n_gpus", 0), model_ranks = run.tp * run.pp * run.cp;
   if (run.dp <= 0 && gpus > 0 && gpus % model_ranks == 0) run.dp = gpus / model_ranks;

@@ -126,6 +126,17 @@ TEST(Validation, HalvesAreOfWholeClasses) {
   EXPECT_LT(held_out, 130);
 }
 
+TEST(Validation, RowsOfOwnSourcesNameTheirFramework) {
+  EXPECT_EQ(validated({{"source", "mine"}}).skipped, "of a framework without a profile: mine");
+  EXPECT_EQ(validated({{"source", "mine"}, {"framework", "megatorn"}}).skipped,
+            "of a framework without a profile: mine");
+  EXPECT_EQ(validated({{"source", "mine"}, {"framework", "megatron"}}).skipped, "");
+  // What a known source says once for all of its rows is no habit of the framework.
+  const std::string reason = "sequence or micro-batch is not stated";
+  EXPECT_NE(validated({{"source", "fms_acceleration_finetune"}, {"seq_len", ""}}).skipped, reason);
+  EXPECT_EQ(validated({{"source", "mine"}, {"framework", "hf"}, {"seq_len", ""}}).skipped, reason);
+}
+
 TEST(Validation, RowsOfOneIdAreOneRun) {
   const std::vector<PublishedRun> merged = merged_runs(
       {run_with({}), run_with({{"mem_gib_per_gpu", "60"}, {"outcome", "ok"}}), run_with({{"id", "other"}})});
