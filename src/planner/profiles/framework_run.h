@@ -114,6 +114,8 @@ struct ProfileLine {
 struct ProfilePhase {
   std::string name;  // "backward", "optimizer"
   std::vector<ProfileLine> lines;
+  // Its tensors are of many sizes and come and go (activations). An optimizer step's are as large as its parameters.
+  bool fragments = true;
   int64_t bytes() const;
 };
 

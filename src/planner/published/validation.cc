@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "planner/profiles/device_need.h"
 
 namespace fivefold {
 namespace {
@@ -25,14 +26,6 @@ std::optional<bool> ran(const PublishedRun& row) {
   return std::nullopt;
 }
 
-// What a device must hold beside the allocated peak before the allocator gives up: CUDA context and libraries, and
-// blocks too small for what is asked for.
-bool fits(int64_t peak, int64_t capacity) {
-  constexpr double kFragmentedShare = 0.02;
-  constexpr double kOutsideAllocator = 1.5 * kGibibyte;
-  return static_cast<double>(peak) * (1 + kFragmentedShare) + kOutsideAllocator <= static_cast<double>(capacity);
-}
-
 void predict(const PublishedRun& row, const CapacityOf& capacity_of, ValidatedRow& validated) {
   const Result<FrameworkRun> run = framework_run(row);
   if (!run.ok()) {
@@ -46,7 +39,7 @@ void predict(const PublishedRun& row, const CapacityOf& capacity_of, ValidatedRo
   validated.assumed = memory.assumed;
   int64_t capacity = run->gpu.empty() ? 0 : capacity_of(run->gpu);
   if (capacity == 0) capacity = run->capacity_bytes;
-  if (capacity > 0) validated.predicted_fits = fits(validated.predicted_peak, capacity);
+  if (capacity > 0) validated.predicted_fits = needed_bytes(memory) <= capacity;
 }
 
 ValidatedRow validated_row(const PublishedRun& row, const CapacityOf& capacity_of) {
