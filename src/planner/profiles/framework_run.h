@@ -42,13 +42,15 @@ enum class CrossEntropyKernel : uint8_t {
   kUnfused,      // Megatron: 2 B logits and an fp32 copy
   kNativeFused,  // Megatron --cross-entropy-loss-fusion, its own (JIT) kernels
   kTransformerEngine,
-  kEager,     // fp32 logits, softmax and gradient side by side (transformers, torchtitan before 2025)
-  kInPlace,   // gradient over the logits
-  kChunked,   // logits never in full (Liger, fused linear cross-entropy)
-  kCompiled,  // torch.compile fuses the passes
+  kEager,          // fp32 logits, softmax and gradient side by side (transformers, torchtitan before 2025)
+  kInPlace,        // gradient over the logits
+  kInPlaceUpcast,  // the same over an fp32 copy, beside the logits of the forward pass
+  kEagerHalf,      // every pass in the model's 2-byte type
+  kChunked,        // logits never in full (Liger, fused linear cross-entropy)
+  kCompiled,       // torch.compile fuses the passes
 };
 enum class AttentionKernel : uint8_t { kFlash, kUnfused };
-enum class FrozenWeights : uint8_t { kNone, kBf16, kNf4, kNf4Double, kInt4 };
+enum class FrozenWeights : uint8_t { kNone, kBf16, kNf4, kNf4Double, kInt4, kInt8 };
 enum class Checkpointing : uint8_t {
   kNone,
   kFull,           // the input of each layer
@@ -61,6 +63,49 @@ enum class Checkpointing : uint8_t {
 enum class VocabularyStages : uint8_t { kLast, kOneMore, kTwoMore, kInterlaced };
 // Of which rank a figure is.
 enum class ReportedRank : uint8_t { kLargest, kFirst, kLast };
+
+// What an adapter keeps for its backward pass beside what the frozen layer keeps.
+enum class AdapterKind : uint8_t {
+  kLora,          // the input of each target, in the adapter's type
+  kOutput,        // shifts and rotations of an output: nothing
+  kScale,         // scales: of the MLP's inputs, else of outputs (IA3)
+  kWeightUpdate,  // the whole update of each target's weight (LoHa, LoKr, HiRA, ...)
+  kTransform,     // the same, by way of a transform or a matrix of its size (WaveFT, BOFT, ...)
+  kPrompt,        // virtual tokens ahead of each sequence
+  kFullScale,     // scales and shifts of every linear, and the norms (LLaMA-Adapter v2)
+};
+// Whose code the layers are.
+enum class LayerCode : uint8_t { kTransformers, kLitGpt };
+// What a figure counts.
+enum class MemoryFigure : uint8_t {
+  kAllocated,  // torch.cuda.max_memory_allocated
+  kReserved,   // max_memory_reserved: with blocks that are cached
+  kProcess,    // nvidia-smi: with the context too
+};
+
+// Switches of transformers' Trainer, PEFT, TRL and their likes.
+struct HfSwitches {
+  Switch<LayerCode> code = LayerCode::kTransformers;
+  Switch<bool> autocast = true;              // bf16/fp16 = True: operations cast; off: the model's own type throughout
+  Switch<bool> fused_norms = false;          // Liger, Unsloth, FOAK: a norm keeps its input, not an fp32 copy
+  Switch<bool> fused_adapters = false;       // Unsloth's and FOAK's autograd functions of LoRA
+  Switch<bool> repeats_kv = false;           // K and V are repeated to the query heads before the attention kernel
+  Switch<bool> frozen_keeps_inputs = false;  // bitsandbytes 0.41: a frozen linear keeps its input
+  Switch<bool> adapter_dropout = false;
+  Switch<AdapterKind> adapter = AdapterKind::kLora;
+  Switch<DType> adapter_dtype = DType::kFloat32;  // PEFT's autocast_adapter_dtype
+  Switch<bool> dora = false;
+  Switch<bool> trains_embeddings = false;  // copies of token table and output matrix (PEFT's modules_to_save)
+  Switch<bool> deepspeed = false;          // ZeRO of DeepSpeed instead of FSDP 1
+  Switch<bool> wraps_on_device = false;    // FSDP takes over a model that is whole on each GPU, and stays so
+  Switch<bool> variable_lengths = false;   // cached blocks of one length do not serve a longer one
+  Switch<MemoryFigure> figure = MemoryFigure::kAllocated;
+  Switch<bool> upcasts_frozen = false;  // PEFT's prepare_model_for_kbit_training: what is not in 4 bits becomes fp32
+  Switch<bool> fp32_residual = false;   // inputs of layers are fp32, as after that call on one GPU
+  int64_t typical_length = 0;           // of a sequence; 0: all are as long as `sequence`
+  int64_t trained = 0;                  // parameters of the adapter; 0: from rank and targets
+  int64_t virtual_tokens = 0;           // of kPrompt
+};
 
 struct FrameworkRun {
   Framework framework = Framework::kMegatron;
@@ -101,6 +146,7 @@ struct FrameworkRun {
   Switch<int> optimizer_state_bits = 32;  // of each moment
   Switch<VocabularyStages> vocabulary_stages = VocabularyStages::kLast;
   std::vector<int64_t> stage_layers;  // uneven stages; empty: the framework's rule
+  HfSwitches hf;
 };
 
 // One line of a profile.

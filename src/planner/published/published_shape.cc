@@ -103,13 +103,21 @@ int zero_stage(const PublishedRun& row) {
   return static_cast<int>(row.number("zero_stage").value_or(0));
 }
 
+// Vocabularies of models that rows name without one, from their config.json on the Hub.
+int64_t known_vocabulary(const std::string& model) {
+  const auto is = [&](const char* name) { return model.starts_with(name); };
+  if (is("Qwen-14B") || is("qwen-14b") || is("Qwen-72B")) return 152064;
+  if (is("Qwen-1.8B") || is("Qwen-7B") || is("qwen-7b")) return 151936;
+  return 0;
+}
+
 }  // namespace
 
 Result<ModelSpec> published_model(const PublishedRun& row) {
   ModelSpec model;
   model.name = row.text("model");
   model.hidden = row.integer("hidden", 0);
-  model.vocab = row.integer("vocab", 0);
+  model.vocab = row.integer("vocab", known_vocabulary(model.name));
   const int64_t layers = row.integer("layers", 0), ffn = row.integer("ffn", 0);
   if (model.hidden <= 0 || layers <= 0 || row.integer("heads", 0) <= 0)
     return missing(row, "the model's shape is not stated");
