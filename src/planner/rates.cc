@@ -75,6 +75,16 @@ double Rates::nominal_gemm_rate(const Gemm& gemm) const {
   const double peak = matrix_rate(hardware_.device.peak_flops_per_s, compute_);
   // A device without units for the type computes in fp32.
   const double fallback = matrix_rate(hardware_.device.peak_flops_per_s, DType::kFloat32);
+  const DeviceSpec& device = hardware_.device;
+  if (device.gemm_share.known() && peak > 0) {
+    // In training, not alone on a cool card.
+    const auto depth = static_cast<double>(gemm.k);
+    const auto filled = [](int64_t extent) {
+      return static_cast<double>(extent) / (static_cast<double>(extent) + kSaturation);
+    };
+    return device.gemm_share.value * peak * depth / (depth + device.gemm_half_depth.value) * filled(gemm.m) *
+           filled(gemm.n);
+  }
   const double best = reached > 0 ? reached : kReachedOfPeak * (peak > 0 ? peak : fallback);
   const auto filled = [](int64_t extent) {
     return static_cast<double>(extent) / (static_cast<double>(extent) + kSaturation);
@@ -83,7 +93,9 @@ double Rates::nominal_gemm_rate(const Gemm& gemm) const {
 }
 
 double Rates::stream_bandwidth() const {
-  const double bandwidth = kStreamOfBandwidth * hardware_.device.memory_bytes_per_s.value;
+  const Figure& share = hardware_.device.stream_share;
+  const double bandwidth =
+      (share.known() ? share.value : kStreamOfBandwidth) * hardware_.device.memory_bytes_per_s.value;
   return hardware_.device.cores == 0 ? bandwidth : bandwidth / placement_.ranks;
 }
 
@@ -111,6 +123,8 @@ double Rates::operation_seconds(OperationKind kind, Pass pass, const OperationWo
   double seconds = 0;
   for (const Gemm& gemm : work.gemms) seconds += gemm_seconds(gemm);
   if (work.flops == 0 && work.bytes == 0) return seconds;
+  const Figure& factor = hardware_.device.elementwise_factor;
+  const double bytes = work.bytes * (factor.known() && kind != OperationKind::kAttention ? factor.value : 1.0);
   const DType type = measured_type(hardware_.device.operations.points, compute_,
                                    kind == OperationKind::kAttention ? DType::kFloat32 : DType::kBFloat16);
   const std::vector<OperationPoint> points =
@@ -125,9 +139,14 @@ double Rates::operation_seconds(OperationKind kind, Pass pass, const OperationWo
   }
   const Gemm large{.m = 4096, .n = 4096, .k = 4096};
   const double share = kind == OperationKind::kAttention ? kAttentionOfGemm : 1.0;
+  const Figure& attention = hardware_.device.attention_share;
+  if (kind == OperationKind::kAttention && attention.known())
+    return seconds + hardware_.device.launch_latency_s.value +
+           std::max(work.bytes / stream_bandwidth(),
+                    work.flops / (attention.value * matrix_rate(hardware_.device.peak_flops_per_s, compute_)));
   const double rate = gemm_points_.empty() ? nominal_gemm_rate(large) : large.flops() / gemm_seconds(large);
   return seconds + hardware_.device.launch_latency_s.value +
-         std::max(work.bytes / stream_bandwidth(), work.flops / (share * rate));
+         std::max(bytes / stream_bandwidth(), work.flops / (share * rate));
 }
 
 double Rates::stream_seconds(StreamKind stream, double bytes) const {

@@ -110,6 +110,11 @@ DeviceSpec read_device(HardwareReader reader) {
   device.step_overhead_s = reader.figure("step_overhead_s");
   device.optimizer_bytes_per_s = reader.figure("optimizer_bytes_per_s");
   device.overlap_share = reader.figure("overlap_share");
+  device.gemm_share = reader.figure("gemm_share");
+  device.gemm_half_depth = reader.figure("gemm_half_depth");
+  device.attention_share = reader.figure("attention_share");
+  device.stream_share = reader.figure("stream_share");
+  device.link_share = reader.figure("link_share");
   device.library_bytes_fp32 = reader.figure("library_bytes_fp32");
   device.library_bytes_bf16 = reader.figure("library_bytes_bf16");
   device.power_w = reader.figure("power_w");
@@ -125,6 +130,7 @@ LinkSpec read_link(HardwareReader& reader) {
   LinkSpec link;
   link.name = reader.text("name", "");
   link.bytes_per_s = reader.required_figure("bytes_per_s");
+  link.reached_share = reader.figure("reached_share");
   link.latency_s = reader.required_figure("latency_s");
   link.ring_step_s = reader.figure("ring_step_s");
   link.collectives = read_curve<CollectivePoint>(reader, "collectives", read_collective_point);

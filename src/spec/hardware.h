@@ -119,6 +119,16 @@ struct DeviceSpec {
   Figure step_overhead_s;           // per training step, outside operations
   Figure optimizer_bytes_per_s;     // of AdamW over parameters, gradients and states
   Figure overlap_share;             // of a collective's time by which computing meanwhile gets longer
+  // GPU: where no products are measured, shares of the data sheet's rates that training kernels reach.
+  Figure gemm_share;       // of the matrix rate: large products
+  Figure gemm_half_depth;  // depth k of a product at which it reaches half of that
+  Figure attention_share;  // of the matrix rate: fused attention, forward and backward, of its causal operations
+  Figure stream_share;     // of the bandwidth: elementwise kernels
+  Figure link_share;       // of the node\'s links: collectives of eager frameworks in training
+  // Of another framework's run, set by its profile, never by a file: bytes that kernels move between products over
+  // those of fused ones; the least time of a layer's forward, and twice that of its backward, as the host launches no
+  // faster.
+  Figure elementwise_factor, layer_host_s;
   // Resident memory that the libraries of a training process take once they have computed in fp32, or in fp32 and bf16,
   // beside what the ranks count: compiled kernels, pages of code, buffers of threads. CPU; of a process.
   Figure library_bytes_fp32, library_bytes_bf16;
@@ -138,6 +148,7 @@ struct LinkSpec {
   Figure latency_s;    // per message
   Figure ring_step_s;  // a step of a ring of small messages; unknown: gathers take trees, as all-reduces do
   Curve<CollectivePoint> collectives;
+  Figure reached_share;  // of bytes_per_s by a large collective; unknown: kLinkOfBandwidth of spec/network.h
 
   bool operator==(const LinkSpec&) const = default;
 };

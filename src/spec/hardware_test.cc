@@ -118,6 +118,11 @@ TEST(Hardware, MeasuredMachineSurvivesWritingAndReading) {
                           {OperationKind::kAttention, Pass::kForward, DType::kFloat32, 1, 2e-6, 8e9, 3e10, 2}}};
   h.device.streams = {Provenance::kMeasured, "calibrate", {{StreamKind::kAccumulate, DType::kBFloat16, 1, 7e9, 2}}};
   h.device.overlap_share = measured(0.8);
+  h.device.gemm_share = measured(0.7);
+  h.device.gemm_half_depth = measured(300);
+  h.device.attention_share = measured(0.2);
+  h.device.stream_share = measured(0.9);
+  h.device.link_share = measured(0.5);
   h.devices_per_node = 2;
   h.network_ports = 1;
   h.host_memory_bytes = measured(24e9);
@@ -125,10 +130,12 @@ TEST(Hardware, MeasuredMachineSurvivesWritingAndReading) {
                  measured(8e9),
                  measured(3e-6),
                  measured(4e-5),
-                 {Provenance::kMeasured, "calibrate", {{CollectiveKind::kReduceScatter, 2, 1 << 20, 1.5e-4}}}};
+                 {Provenance::kMeasured, "calibrate", {{CollectiveKind::kReduceScatter, 2, 1 << 20, 1.5e-4}}},
+                 {}};
   h.network.name = "switch";
   h.network.bytes_per_s = measured(1e9);
   h.network.latency_s = measured(3e-5);
+  h.network.reached_share = measured(0.4);
   const auto again = parse_hardware(write_hardware(h), "this-machine.toml");
   ASSERT_TRUE(again.ok()) << again.error().message() << write_hardware(h);
   EXPECT_EQ(*again, h) << write_hardware(h);

@@ -73,6 +73,11 @@ void write_device(std::string& out, const DeviceSpec& device) {
   write_figure(out, "step_overhead_s", device.step_overhead_s);
   write_figure(out, "optimizer_bytes_per_s", device.optimizer_bytes_per_s);
   write_figure(out, "overlap_share", device.overlap_share);
+  write_figure(out, "gemm_share", device.gemm_share);
+  write_figure(out, "gemm_half_depth", device.gemm_half_depth);
+  write_figure(out, "attention_share", device.attention_share);
+  write_figure(out, "stream_share", device.stream_share);
+  write_figure(out, "link_share", device.link_share);
   write_figure(out, "library_bytes_fp32", device.library_bytes_fp32);
   write_figure(out, "library_bytes_bf16", device.library_bytes_bf16);
   write_figure(out, "power_w", device.power_w);
@@ -90,6 +95,7 @@ void write_link(std::string& out, const std::string& table, const LinkSpec& link
   out += fmt::format("\n[{}]\nname = {}\n", table, toml_string(link.name));
   if (ports > 0) out += fmt::format("ports = {}\n", ports);
   write_figure(out, "bytes_per_s", link.bytes_per_s);
+  write_figure(out, "reached_share", link.reached_share);
   write_figure(out, "latency_s", link.latency_s);
   write_figure(out, "ring_step_s", link.ring_step_s);
   write_curve(out, table + ".collectives", link.collectives);

@@ -138,7 +138,8 @@ CollectiveCost collective_cost(const NetworkSpec& network, CollectiveKind kind, 
   cost.across_nodes = shape.nodes > 1 && network.network.bytes_per_s.known();
   const LinkSpec& link = cost.across_nodes ? network.network : network.node_link;
   const double bandwidth = share_of_links(network, kind, shape, cost.across_nodes);
-  if (bandwidth > 0) cost.bytes_per_s = kLinkOfBandwidth * bandwidth;
+  const double reached = link.reached_share.known() ? link.reached_share.value : kLinkOfBandwidth;
+  if (bandwidth > 0) cost.bytes_per_s = reached * bandwidth;
   const MeasuredSeconds measured = measured_seconds(link, kind, shape.ranks, bytes);
   if (measured.seconds > 0) {
     cost.latency_s = std::min(measured.smallest, measured.seconds);

@@ -12,7 +12,7 @@
 
 namespace fivefold {
 
-// A large collective / the links' published rate: assumed.
+// A large collective / the links' published rate where the link's file says nothing: assumed.
 inline constexpr double kLinkOfBandwidth = 0.8;
 
 // Links of a hardware file. Rank r of a run is on node r / devices_per_node.

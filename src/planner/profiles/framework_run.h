@@ -144,6 +144,8 @@ struct FrameworkRun {
   Switch<bool> fused_activation = true;         // of a gated MLP: the activation's output is not kept
   Switch<bool> optimizer_on_host = false, activations_on_host = false;
   Switch<int> optimizer_state_bits = 32;  // of each moment
+  // A vendor's own recipe: fused kernels, cuDNN's attention, tensor parallelism's collectives beside its products.
+  Switch<bool> tuned_kernels = false;
   Switch<VocabularyStages> vocabulary_stages = VocabularyStages::kLast;
   std::vector<int64_t> stage_layers;  // uneven stages; empty: the framework's rule
   HfSwitches hf;
