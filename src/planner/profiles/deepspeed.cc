@@ -1,8 +1,143 @@
-#include "base/check.h"
+// DeepSpeed: ZeRO 1 to 3 over fp16 or bf16 weights, also under the pipelines of Megatron-DeepSpeed. Derivations and
+// constants: docs/profiles/deepspeed.md.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "base/integer.h"
 #include "planner/profiles/framework_profile.h"
+#include "planner/profiles/model_sizes.h"
 
 namespace fivefold {
+namespace {
 
-ProfileMemory deepspeed_memory(const FrameworkRun&) { return {.phases = {{}}, .static_bytes = 0, .assumed = {}}; }
+// A parameter, beside weights and gradients: flattened copies that stay reserved. BF16_Optimizer makes one more.
+constexpr double kFlatCopies = 0.5, kFlatCopiesBf16 = 2.5;
+// Checkpoints with what the pipeline engine's buffers and the allocator hold beside them.
+constexpr double kCheckpointFactor = 1.5;
+// CUDA context, NCCL's communicators, fused kernels: A100, in nvidia-smi's figure.
+constexpr double kProcess = 5 * 0x1p30;
+constexpr double kLogitsBytes = 6;  // bf16 or fp16, and fp32
+
+class DeepspeedStage {
+ public:
+  DeepspeedStage(const FrameworkRun& run, const ModelSizes& sizes, int64_t stage)
+      : run_(run), sizes_(sizes), stage_(stage) {
+    place_layers();
+    for (int64_t layer = first_; layer < first_ + count_; ++layer)
+      parameters_ += static_cast<double>(sizes.layers[static_cast<size_t>(layer)]);
+    if (is_first()) parameters_ += static_cast<double>(sizes.table);
+    if (is_last()) parameters_ += static_cast<double>(sizes.norm + sizes.head);
+    // A tied output matrix on a stage without the token table is a copy of it.
+    if (is_last() && run.model.tied_embeddings && run.pp > 1) parameters_ += static_cast<double>(sizes.table);
+  }
+
+  ProfileMemory memory() const {
+    ProfileMemory memory;
+    ProfilePhase step{.name = "step", .lines = {}};
+    add_states(step);
+    memory.static_bytes = step.bytes();
+    add_activations(step);
+    if (run_.sharding.counts_process) add_line(step, "context and libraries", kProcess, "constant");
+    memory.phases.push_back(std::move(step));
+    return memory;
+  }
+
+ private:
+  bool is_first() const { return stage_ == 0; }
+  bool is_last() const { return stage_ == run_.pp - 1; }
+  double tp() const { return static_cast<double>(run_.tp); }
+  double hidden() const { return static_cast<double>(run_.model.hidden); }
+  double tokens() const { return static_cast<double>(rank_tokens(run_)); }
+  double in_flight() const { return static_cast<double>(std::min(run_.microbatches, run_.pp - stage_)); }
+
+  // Stages of as many layers; where only layers with token table and output matrix divide, those count as one each.
+  void place_layers() {
+    const auto layers = static_cast<int64_t>(run_.model.layers.size());
+    if (!run_.stage_layers.empty()) {
+      for (int64_t before = 0; before < stage_; ++before) first_ += run_.stage_layers[static_cast<size_t>(before)];
+      count_ = run_.stage_layers[static_cast<size_t>(stage_)];
+    } else if (layers % run_.pp != 0 && (layers + 2) % run_.pp == 0) {
+      const int64_t blocks = div_exact(layers + 2, run_.pp);
+      first_ = std::max<int64_t>(0, stage_ * blocks - 1);
+      count_ = std::min(layers, (stage_ + 1) * blocks - 1) - first_;
+    } else {
+      count_ = div_ceil(layers, run_.pp);
+      first_ = std::min(stage_ * count_, layers - count_);
+    }
+  }
+
+  void add_states(ProfilePhase& step) const {
+    const double n = parameters_, ranks = static_cast<double>(run_.dp * run_.cp);
+    const double of_weights = run_.zero >= 3 ? ranks : 1, of_gradients = run_.zero >= 2 ? ranks : 1,
+                 of_states = run_.zero >= 1 ? ranks : 1;
+    const bool bf16 = run_.sharding.bf16_optimizer;
+    add_line(step, "weights", 2 * n / of_weights, fmt::format("2 B x {:.0f} / {:g}", n, of_weights));
+    add_line(step, "gradients", 2 * n / of_gradients, fmt::format("2 B x {:.0f} / {:g}", n, of_gradients));
+    if (bf16) add_line(step, "fp32 gradients", 4 * n, fmt::format("4 B x {:.0f}", n));
+    const double copies = bf16 ? kFlatCopiesBf16 : kFlatCopies;
+    add_line(step, "flattened copies", copies * n, fmt::format("{:g} B x {:.0f}", copies, n));
+    if (run_.optimizer_on_host) return;
+    add_line(step, "optimizer", 12 * n / of_states, fmt::format("12 B x {:.0f} / {:g}", n, of_states));
+    // FP16_Optimizer's step: the partition's gradients in fp16, flattened, and in fp32.
+    if (!bf16)
+      add_line(step, "partition's gradients", 6 * n / of_states, fmt::format("6 B x {:.0f} / {:g}", n, of_states));
+  }
+
+  // Not under sequence parallelism: the h-terms are whole on each rank. Scores of unfused attention in 2 B with their
+  // softmax, and the dropout mask.
+  double layer_bytes(const LayerSpec& layer) const {
+    const LayerWidths w = layer_widths(layer);
+    const double scores =
+        run_.attention == AttentionKernel::kUnfused ? 5 * w.heads * static_cast<double>(run_.sequence) : 4 * w.heads;
+    return 8 * hidden() + (run_.dropout ? 2 * hidden() : 0) +
+           (4 * w.query + 2 * w.key_value + (w.gated ? 8 : 4) * w.inner + scores) / tp();
+  }
+
+  void add_activations(ProfilePhase& step) const {
+    double kept = 0, largest = 0;
+    for (int64_t layer = first_; layer < first_ + count_; ++layer) {
+      const double bytes = layer_bytes(run_.model.layers[static_cast<size_t>(layer)]);
+      largest = std::max(largest, bytes);
+      kept += run_.checkpointing == Checkpointing::kFull ? 2 * hidden() : bytes;
+    }
+    const double elements = is_last() ? tokens() * static_cast<double>(run_.model.vocab) / tp() : 0;
+    if (run_.checkpointing != Checkpointing::kFull) {
+      add_line(step, "activations", kept * tokens() * in_flight(), fmt::format("{:g} B a token", kept));
+      add_line(step, "logits", kLogitsBytes * elements, fmt::format("{:g} B x {:.0f}", kLogitsBytes, elements));
+      return;
+    }
+    // The layer that runs again and the logits fit in what the pipeline holds beside its checkpoints.
+    const double checkpoints = kept * tokens() * in_flight();
+    add_line(step, "layer inputs", checkpoints,
+             fmt::format("{:g} B a token x {:g} x {:g} in flight", kept, tokens(), in_flight()));
+    const double live = std::max(largest * tokens(), kLogitsBytes * elements);
+    const double beside = run_.pp > 1 ? (kCheckpointFactor - 1) * checkpoints : 0;
+    add_line(step, "beside layer inputs", std::max(live, beside), "pipeline buffers, or the layer that runs again");
+  }
+
+  const FrameworkRun& run_;
+  const ModelSizes& sizes_;
+  int64_t stage_, first_ = 0, count_ = 0;
+  double parameters_ = 0;
+};
+
+}  // namespace
+
+ProfileMemory deepspeed_memory(const FrameworkRun& run) {
+  const ModelSizes sizes = model_sizes(run);
+  std::optional<ProfileMemory> most;
+  const int64_t first = run.reported == ReportedRank::kLast ? run.pp - 1 : 0;
+  const int64_t last = run.reported == ReportedRank::kFirst ? 0 : run.pp - 1;
+  for (int64_t stage = first; stage <= last; ++stage) {
+    ProfileMemory memory = DeepspeedStage(run, sizes, stage).memory();
+    if (!most || memory.peak().bytes() > most->peak().bytes()) most = std::move(memory);
+  }
+  if (run.sharding.bf16_optimizer.assumed && run.compute == DType::kBFloat16)
+    most->assumed.emplace_back("bf16: gradients are added in bf16");
+  if (run.attention.assumed) most->assumed.emplace_back("attention: a flash kernel, no scores kept");
+  return *std::move(most);
+}
 
 }  // namespace fivefold

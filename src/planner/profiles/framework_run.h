@@ -107,6 +107,16 @@ struct HfSwitches {
   int64_t virtual_tokens = 0;           // of kPrompt
 };
 
+// Switches of torchtitan, torchtune and DeepSpeed.
+struct ShardingSwitches {
+  Switch<bool> compiled = true;  // torch.compile of the layers
+  // Adam's step of a parameter as soon as its gradient is there, which is then dropped (torchtune).
+  Switch<bool> optimizer_in_backward = false;
+  Switch<bool> weights_on_host = false;  // FSDP's CPUOffloadPolicy: shards, their gradients and states
+  Switch<bool> bf16_optimizer = false;   // DeepSpeed's BF16_Optimizer: gradients are added in fp32
+  Switch<bool> counts_process = false;   // the figure is nvidia-smi's: with context and libraries
+};
+
 struct FrameworkRun {
   Framework framework = Framework::kMegatron;
   ModelSpec model;             // vocabulary as on disk
@@ -135,11 +145,12 @@ struct FrameworkRun {
   Switch<DType> gradient_dtype = DType::kFloat32;
   Switch<DType> weight_dtype = DType::kBFloat16;  // of the weights that are updated in place, or of FSDP's shards
   Switch<FrozenWeights> frozen = FrozenWeights::kNone;
-  Switch<bool> frozen_sharded = true;           // FSDP divides what is frozen
-  Switch<int64_t> expert_tp = 1;                // et
-  Switch<double> expert_imbalance = 1.0;        // rho: rows of the fullest rank over the mean
-  Switch<bool> gathers_for_experts = false;     // the all-gather dispatcher: every expert rank has all tokens
-  Switch<bool> keeps_gathered_inputs = false;   // sequence parallelism: inputs of column linears stay in full
+  Switch<bool> frozen_sharded = true;        // FSDP divides what is frozen
+  Switch<int64_t> expert_tp = 1;             // et
+  Switch<double> expert_imbalance = 1.0;     // rho: rows of the fullest rank over the mean
+  Switch<bool> gathers_for_experts = false;  // the all-gather dispatcher: every expert rank has all tokens
+  // Sequence parallelism: gathered inputs of column linears, or other buffers of collectives, stay allocated.
+  Switch<bool> keeps_gathered_inputs = false;
   Switch<bool> dummy_weight_gradients = false;  // Transformer Engine with gradient accumulation fusion
   Switch<bool> fused_activation = true;         // of a gated MLP: the activation's output is not kept
   Switch<bool> optimizer_on_host = false, activations_on_host = false;
@@ -147,6 +158,7 @@ struct FrameworkRun {
   // A vendor's own recipe: fused kernels, cuDNN's attention, tensor parallelism's collectives beside its products.
   Switch<bool> tuned_kernels = false;
   Switch<VocabularyStages> vocabulary_stages = VocabularyStages::kLast;
+  ShardingSwitches sharding;
   std::vector<int64_t> stage_layers;  // uneven stages; empty: the framework's rule
   HfSwitches hf;
 };
