@@ -1,11 +1,12 @@
 // fivefold validate CSV...: published runs of other frameworks beside what the profiles predict of them.
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 
+#include "base/installation.h"
 #include "base/text.h"
 #include "cli/command.h"
 #include "cli/output.h"
@@ -17,21 +18,33 @@ namespace {
 
 constexpr size_t kWorstRows = 20;  // of each source, under --rows
 
+std::optional<HardwareSpec> hardware_with(const std::string& gpu) {
+  const std::filesystem::path folder = std::filesystem::path(installation().configs) / "clusters";
+  std::set<std::filesystem::path> files;
+  std::error_code ignored;
+  for (const auto& file : std::filesystem::directory_iterator(folder, ignored)) files.insert(file.path());
+  for (const std::filesystem::path& file : files) {
+    Result<HardwareSpec> hardware = read_hardware(file);
+    if (hardware.ok() && hardware->gpu == gpu) return *std::move(hardware);
+  }
+  const Result<std::filesystem::path> file = find_named_hardware(gpu);
+  if (!file.ok()) return std::nullopt;
+  Result<HardwareSpec> hardware = read_hardware(*file);
+  if (!hardware.ok()) return std::nullopt;
+  return *std::move(hardware);
+}
+
 struct ValidateOptions {
   std::vector<std::string> files, sources;
   bool json = false, rows = false;
 };
 
-// Capacity of the GPUs of configs/gpus, each file read once.
-CapacityOf named_capacities() {
-  return [known = std::make_shared<std::map<std::string, int64_t>>()](const std::string& gpu) {
-    const auto [entry, is_new] = known->try_emplace(gpu, 0);
-    if (!is_new) return entry->second;
-    const Result<std::filesystem::path> file = find_named_hardware(gpu);
-    if (!file.ok()) return entry->second;
-    const Result<HardwareSpec> hardware = read_hardware(*file);
-    if (hardware.ok()) entry->second = std::llround(hardware->device.memory_bytes.value);
-    return entry->second;
+// The first cluster of configs/clusters that has the GPU, else the GPU's own file; each read once.
+HardwareOf named_hardware() {
+  return [known = std::make_shared<std::map<std::string, std::optional<HardwareSpec>>>()](const std::string& gpu) {
+    const auto [entry, is_new] = known->try_emplace(gpu);
+    if (is_new) entry->second = hardware_with(gpu);
+    return entry->second ? &*entry->second : nullptr;
   };
 }
 
@@ -63,7 +76,7 @@ ExitCode run_validate(const ValidateOptions& options) {
     print_errors({runs.error()});
     return ExitCode::kBadInput;
   }
-  const Validation validation = validate_runs(*runs, named_capacities());
+  const Validation validation = validate_runs(*runs, named_hardware());
   if (options.json)
     print_json(validation_json(validation));
   else

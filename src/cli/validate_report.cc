@@ -50,6 +50,30 @@ std::string memory_text(const Validation& validation) {
              : "No row states a memory figure that counts.\n";
 }
 
+std::string throughput_text(const Validation& validation) {
+  Table table({"source", "rows", "median %", "p90 %", "bias %", "fitted half", "other half", "order", "regret p90 %",
+               "left out"});
+  bool any = false;
+  for (const SourceScore& source : validation.sources) {
+    if (source.throughput.n == 0) continue;
+    any = true;
+    const OrderScore& order = source.order;
+    std::vector<std::string> cells = score_cells(source.source, source.throughput);
+    cells.push_back(both(source.throughput_fitted));
+    cells.push_back(both(source.throughput_held_out));
+    cells.push_back(order.num_groups > 0 ? fmt::format("{:.2f}", order.rank_correlation) : "");
+    cells.push_back(order.num_groups > 0 ? percent(order.regret_p90_pct) : "");
+    cells.push_back(source.time_skipped > 0 ? fmt::format("{}", source.time_skipped) : "");
+    table.add_row(std::move(cells));
+    if (source.busy_throughput.n == 0 || source.busy_throughput.n == source.throughput.n) continue;
+    cells = score_cells("  MFU of 10 % or more", source.busy_throughput);
+    cells.resize(10);
+    table.add_row(std::move(cells));
+  }
+  return any ? "\n" + painted(Paint::kHeading, "Tokens/s of a GPU: error of the prediction") + "\n" + table.to_string(2)
+             : "";
+}
+
 std::string fit_text(const Validation& validation) {
   Table table({"source", "rows", "failed", "right %", "false fit %", "false OOM %"});
   bool any = false;
@@ -111,6 +135,15 @@ Json error_json(const ErrorScore& score) {
           {"bias_pct", score.bias_pct}};
 }
 
+Json throughput_json(const SourceScore& source) {
+  Json json = error_json(source.throughput);
+  if (source.order.num_groups == 0) return json;
+  json.update(Json{{"rank_correlation", source.order.rank_correlation},
+                   {"regret_pct", source.order.regret_p90_pct},
+                   {"regret_median_pct", source.order.regret_median_pct}});
+  return json;
+}
+
 Json source_json(const SourceScore& source) {
   Json parts = Json::array();
   for (const PartScore& part : source.parts) {
@@ -126,7 +159,11 @@ Json source_json(const SourceScore& source) {
                     {"failed", source.fit.num_failed}});
   return {{"source", source.source},
           {"memory", error_json(source.memory)},
-          {"throughput", {{"n", 0}}},
+          {"throughput", throughput_json(source)},
+          {"throughput_busy", error_json(source.busy_throughput)},
+          {"throughput_fitted_half", error_json(source.throughput_fitted)},
+          {"throughput_held_out_half", error_json(source.throughput_held_out)},
+          {"throughput_reasons", source.time_reasons},
           {"fit", std::move(fit)},
           {"memory_parts", std::move(parts)},
           {"memory_fitted_half", error_json(source.fitted)},
@@ -154,14 +191,16 @@ Json row_json(const ValidatedRow& row) {
                {"held_out", row.held_out},
                {"assumed", row.assumed}};
   if (predicted && row.measured_peak > 0) json["memory_error_pct"] = row.memory_error_pct();
+  if (row.measured_tokens_per_s > 0) json["measured_tokens_per_s_per_gpu"] = row.measured_tokens_per_s;
+  if (row.predicted_tokens_per_s > 0) json["predicted_tokens_per_s_per_gpu"] = row.predicted_tokens_per_s;
   return json;
 }
 
 }  // namespace
 
 std::string validation_text(const Validation& validation, size_t worst) {
-  std::string text =
-      memory_text(validation) + fit_text(validation) + looked_at_text(validation) + reasons_text(validation);
+  std::string text = memory_text(validation) + throughput_text(validation) + fit_text(validation) +
+                     looked_at_text(validation) + reasons_text(validation);
   if (worst > 0)
     for (const SourceScore& source : validation.sources) text += worst_text(validation, source, worst);
   return text;

@@ -1,9 +1,11 @@
 #include "planner/published/validation.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/check.h"
 #include "planner/profiles/device_need.h"
+#include "planner/profiles/framework_time.h"
 
 namespace fivefold {
 namespace {
@@ -26,7 +28,31 @@ std::optional<bool> ran(const PublishedRun& row) {
   return std::nullopt;
 }
 
-void predict(const PublishedRun& row, const CapacityOf& capacity_of, ValidatedRow& validated) {
+// Of one GPU: as the source has it, or from the time of a step.
+double measured_tokens_per_s(const PublishedRun& row, const FrameworkRun& run) {
+  if (const auto stated = row.number("tokens_per_s_per_gpu")) return *stated;
+  const auto step = row.number("step_time_s");
+  if (!step || *step <= 0) return 0;
+  return static_cast<double>(run.micro * run.microbatches * run.sequence) / *step /
+         static_cast<double>(run.tp * run.pp * run.cp);
+}
+
+void predict_time(const PublishedRun& row, const FrameworkRun& run, const HardwareSpec* hardware,
+                  ValidatedRow& validated) {
+  validated.measured_tokens_per_s = measured_tokens_per_s(row, run);
+  if (validated.measured_tokens_per_s == 0) return;
+  if (hardware == nullptr) {
+    validated.time_skipped = "the GPU has no file";
+    return;
+  }
+  const Result<FrameworkTime> time = framework_time(run, *hardware);
+  if (time.ok())
+    validated.predicted_tokens_per_s = time->tokens_per_s;
+  else
+    validated.time_skipped = time.error().problem;
+}
+
+void predict(const PublishedRun& row, const HardwareOf& hardware_of, ValidatedRow& validated) {
   const Result<FrameworkRun> run = framework_run(row);
   if (!run.ok()) {
     validated.skipped = run.error().problem;
@@ -37,26 +63,57 @@ void predict(const PublishedRun& row, const CapacityOf& capacity_of, ValidatedRo
   const ProfileMemory memory = profile_memory(*run);
   validated.predicted_peak = memory.peak().bytes();
   validated.assumed = memory.assumed;
-  int64_t capacity = run->gpu.empty() ? 0 : capacity_of(run->gpu);
-  if (capacity == 0) capacity = run->capacity_bytes;
+  const HardwareSpec* hardware = run->gpu.empty() ? nullptr : hardware_of(run->gpu);
+  const int64_t capacity =
+      hardware != nullptr ? std::llround(hardware->device.memory_bytes.value) : run->capacity_bytes;
   if (capacity > 0) validated.predicted_fits = needed_bytes(memory) <= capacity;
+  predict_time(row, *run, hardware, validated);
 }
 
-ValidatedRow validated_row(const PublishedRun& row, const CapacityOf& capacity_of) {
+ValidatedRow validated_row(const PublishedRun& row, const HardwareOf& hardware_of) {
   ValidatedRow validated{.id = row.id(),
                          .source = row.source(),
                          .where = row.where,
                          .measured_peak = measured_bytes(row),
                          .trust = row.text("mem_trust"),
                          .held_out = is_held_out(row),
-                         .ran = ran(row)};
+                         .ran = ran(row),
+                         .group = row.source() + "|" + row.text("model") + "|" + row.text("n_gpus"),
+                         .time_trust = row.text("time_trust"),
+                         .mfu = row.number("mfu").value_or(0)};
   if (row.text("split") == "exclude") {
     validated.trust = "excluded";
     validated.skipped = "split is exclude: it contradicts itself or physics";
   } else {
-    predict(row, capacity_of, validated);
+    predict(row, hardware_of, validated);
   }
   return validated;
+}
+
+ErrorScore time_score(const std::vector<const ValidatedRow*>& rows, auto&& which) {
+  std::vector<double> errors;
+  for (const ValidatedRow* row : rows)
+    if (row->time_scored() && which(*row)) errors.push_back(row->time_error_pct());
+  return error_score(errors);
+}
+
+void score_times(const std::vector<const ValidatedRow*>& rows, SourceScore& score) {
+  constexpr double kBusy = 0.1;
+  std::vector<OrderedRun> runs;
+  for (const ValidatedRow* row : rows) {
+    if (row->measured_tokens_per_s == 0 || row->excluded()) continue;
+    ++score.time_measured;
+    if (!row->time_skipped.empty()) {
+      ++score.time_skipped;
+      ++score.time_reasons[row->time_skipped];
+    }
+    if (row->time_scored()) runs.push_back({row->group, row->predicted_tokens_per_s, row->measured_tokens_per_s});
+  }
+  score.order = order_score(runs);
+  score.throughput = time_score(rows, [](const ValidatedRow&) { return true; });
+  score.busy_throughput = time_score(rows, [](const ValidatedRow& row) { return row.mfu >= kBusy; });
+  score.throughput_fitted = time_score(rows, [](const ValidatedRow& row) { return !row.held_out; });
+  score.throughput_held_out = time_score(rows, [](const ValidatedRow& row) { return row.held_out; });
 }
 
 ErrorScore memory_score(const std::vector<const ValidatedRow*>& rows, auto&& which) {
@@ -100,6 +157,7 @@ SourceScore source_score(const std::string& source, const std::vector<const Vali
   score.looked_at = memory_score(
       rows, [](const ValidatedRow& row) { return row.skipped.empty() && row.measured_peak > 0 && row.trust == "C"; });
   score.fit = fit_score(outcomes);
+  score_times(rows, score);
   return score;
 }
 
@@ -131,9 +189,9 @@ std::vector<PublishedRun> merged_runs(std::vector<PublishedRun> runs) {
   return merged;
 }
 
-Validation validate_runs(const std::vector<PublishedRun>& runs, const CapacityOf& capacity_of) {
+Validation validate_runs(const std::vector<PublishedRun>& runs, const HardwareOf& hardware_of) {
   Validation validation;
-  for (const PublishedRun& run : runs) validation.rows.push_back(validated_row(run, capacity_of));
+  for (const PublishedRun& run : runs) validation.rows.push_back(validated_row(run, hardware_of));
   std::vector<std::string> order;
   std::map<std::string, std::vector<const ValidatedRow*>> by_source;
   for (const ValidatedRow& row : validation.rows) {

@@ -10,6 +10,7 @@
 
 #include "planner/published/published_run.h"
 #include "planner/published/score.h"
+#include "spec/hardware.h"
 
 namespace fivefold {
 
@@ -24,6 +25,11 @@ struct ValidatedRow {
   std::optional<bool> ran;             // the outcome, where the row states one
   std::optional<bool> predicted_fits;  // where the GPU's capacity is known
   std::vector<std::string> assumed;    // switches that the row leaves open
+  std::string group;                   // runs that compete: source, model and number of GPUs
+  std::string time_skipped;            // why no time is predicted; empty: one is
+  double predicted_tokens_per_s = 0, measured_tokens_per_s = 0;  // of one GPU; 0: none
+  std::string time_trust;
+  double mfu = 0;  // as the source counts it; 0: it does not say
 
   bool excluded() const { return trust == "excluded"; }
   // There is something to hold a prediction against.
@@ -32,6 +38,12 @@ struct ValidatedRow {
   bool memory_scored() const { return skipped.empty() && measured_peak > 0 && (trust == "A" || trust == "B"); }
   // 100 (predicted / measured - 1). REQUIRES: both.
   double memory_error_pct() const;
+  // The same of throughput, for trust A or B.
+  bool time_scored() const {
+    return !excluded() && predicted_tokens_per_s > 0 && measured_tokens_per_s > 0 &&
+           (time_trust == "A" || time_trust == "B");
+  }
+  double time_error_pct() const { return 100 * (predicted_tokens_per_s / measured_tokens_per_s - 1); }
 };
 
 // A part of a source whose errors differ in kind.
@@ -49,6 +61,11 @@ struct SourceScore {
   ErrorScore fitted, held_out;   // the two halves of `memory`
   ErrorScore looked_at;          // rows of trust C, in no other score
   FitScore fit;
+  ErrorScore throughput, busy_throughput;  // all rows; those whose source says an MFU of 10 % or more
+  ErrorScore throughput_fitted, throughput_held_out;
+  OrderScore order;
+  int time_measured = 0, time_skipped = 0;
+  std::map<std::string, int> time_reasons;
 
   double skipped_share() const { return measured > 0 ? static_cast<double>(skipped) / measured : 0.0; }
 };
@@ -58,8 +75,8 @@ struct Validation {
   std::vector<ValidatedRow> rows;
 };
 
-// What a GPU (name of its file in configs/gpus) can allocate at most; 0: not known.
-using CapacityOf = std::function<int64_t(const std::string& gpu)>;
+// A GPU (name of its file in configs/gpus) in nodes and a network that it usually has; null: not known.
+using HardwareOf = std::function<const HardwareSpec*(const std::string& gpu)>;
 
 // Half of the classes (source, model, method, GPUs, layout, recompute, precision) that a row belongs to: constants are
 // fitted on the one and looked at on the other. By a hash, so that rows that are added later change nothing.
@@ -67,6 +84,6 @@ bool is_held_out(const PublishedRun& run);
 
 // Rows with one id are one run: the first counts, and takes from the others what it leaves open.
 std::vector<PublishedRun> merged_runs(std::vector<PublishedRun> runs);
-Validation validate_runs(const std::vector<PublishedRun>& runs, const CapacityOf& capacity_of);
+Validation validate_runs(const std::vector<PublishedRun>& runs, const HardwareOf& hardware_of);
 
 }  // namespace fivefold
