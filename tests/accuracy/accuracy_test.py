@@ -47,6 +47,24 @@ def memory_block(sources):
     return table(["source", "rows", "median / p90 %", "bias %", "fitted half", "other half"], rows)
 
 
+def throughput_block(sources):
+    rows = []
+    for source in sources:
+        score = source["throughput"]
+        if not score["n"]:
+            continue
+        ordered = "rank_correlation" in score
+        rows.append([source["source"], str(score["n"]), both(score), f"{score['bias_pct']:+.1f}",
+                     both(source["throughput_fitted_half"]), both(source["throughput_held_out_half"]),
+                     f"{score['rank_correlation']:.2f}" if ordered else "",
+                     f"{score['regret_pct']:.1f}" if ordered else ""])
+        busy = source["throughput_busy"]
+        if busy["n"] and busy["n"] != score["n"]:
+            rows.append([f"{source['source']}: MFU of 10 % or more", str(busy["n"]), both(busy),
+                         f"{busy['bias_pct']:+.1f}", "", "", "", ""])
+    return table(["source", "rows", "median / p90 %", "bias %", "fitted half", "other half", "order", "regret p90 %"], rows)
+
+
 def fit_block(sources):
     return table(["source", "rows", "failed", "right %", "false fit %", "false OOM %"],
                  [[source["source"], str(fit["n"]), str(fit["failed"])] +
@@ -84,7 +102,7 @@ def main():
         print(f"{folder}: no core.csv")
         return 77
     core = validate(program, folder / "core.csv")
-    blocks = {"memory": memory_block(core), "skipped": skipped_block(core)}
+    blocks = {"memory": memory_block(core), "throughput": throughput_block(core), "skipped": skipped_block(core)}
     if (folder / OUTCOMES).exists():
         blocks["fit"] = fit_block(validate(program, folder / OUTCOMES))
     text = page.read_text()

@@ -41,6 +41,11 @@ void predict_time(const PublishedRun& row, const FrameworkRun& run, const Hardwa
                   ValidatedRow& validated) {
   validated.measured_tokens_per_s = measured_tokens_per_s(row, run);
   if (validated.measured_tokens_per_s == 0) return;
+  // The sequence of a row is that of its peak; of some runs the mean is far shorter.
+  if (row.text("notes").find("NOT at seq_len") != std::string::npos || run.hf.typical_length > 0) {
+    validated.time_skipped = "most sequences are shorter than the stated one";
+    return;
+  }
   if (hardware == nullptr) {
     validated.time_skipped = "the GPU has no file";
     return;

@@ -2,6 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
+#include "base/installation.h"
+#include "spec/hardware.h"
+
 namespace fivefold {
 namespace {
 
@@ -42,8 +47,13 @@ PublishedRun run_with(const Fields& more) {
   return run;
 }
 
+const HardwareSpec* no_hardware(const std::string&) { return nullptr; }
+
 ValidatedRow validated(const Fields& more, int64_t capacity = 0) {
-  return validate_runs({run_with(more)}, [=](const std::string&) { return capacity; }).rows.at(0);
+  HardwareSpec hardware;
+  hardware.device.memory_bytes.value = static_cast<double>(capacity);
+  return validate_runs({run_with(more)}, [&](const std::string&) { return capacity > 0 ? &hardware : nullptr; })
+      .rows.at(0);
 }
 
 TEST(Validation, MeasuredFiguresAreGibibytesUnlessTheSourcePrintsPowersOfTen) {
@@ -56,13 +66,13 @@ TEST(Validation, TrustAAndBAreScoredAndCIsLookedAt) {
   EXPECT_TRUE(validated({}).memory_scored());
   EXPECT_TRUE(validated({{"mem_trust", "B"}}).memory_scored());
   EXPECT_FALSE(validated({{"mem_trust", ""}}).memory_scored());
-  const Validation looked_at = validate_runs({run_with({{"mem_trust", "C"}})}, [](const std::string&) { return 0; });
+  const Validation looked_at = validate_runs({run_with({{"mem_trust", "C"}})}, no_hardware);
   EXPECT_EQ(looked_at.sources.at(0).memory.n, 0);
   EXPECT_EQ(looked_at.sources.at(0).looked_at.n, 1);
 }
 
 TEST(Validation, ExcludedRowsAreNeverPredicted) {
-  const Validation v = validate_runs({run_with({{"split", "exclude"}})}, [](const std::string&) { return 0; });
+  const Validation v = validate_runs({run_with({{"split", "exclude"}})}, no_hardware);
   EXPECT_NE(v.rows.at(0).skipped.find("exclude"), std::string::npos);
   EXPECT_EQ(v.sources.at(0).memory.n, 0);
   // It is no row that could have been scored.
@@ -74,7 +84,7 @@ TEST(Validation, SkippedRowsCountWhereSomethingWasMeasured) {
   const Validation v = validate_runs(
       {run_with({{"id", "a"}, {"hidden", ""}}), run_with({{"id", "b"}, {"hidden", ""}, {"mem_gib_per_gpu", ""}}),
        run_with({{"id", "c"}}), run_with({{"id", "d"}})},
-      [](const std::string&) { return 0; });
+      no_hardware);
   const SourceScore& score = v.sources.at(0);
   EXPECT_EQ(score.rows, 4);
   EXPECT_EQ(score.measured, 3);
@@ -106,15 +116,14 @@ TEST(Validation, FitIsPredictedAgainstTheGpuOfTheRow) {
 TEST(Validation, PartsStandApartWhereASourceHasSeveral) {
   const Fields experts = {{"moe_experts", "8"}, {"moe_topk", "2"}, {"moe_ffn", "1024"}};
   const Fields small = {{"mem_gib_per_gpu", "3.9"}};
-  const auto no_capacity = [](const std::string&) { return 0; };
-  const Validation v = validate_runs({run_with({}), run_with(experts), run_with(small)}, no_capacity);
+  const Validation v = validate_runs({run_with({}), run_with(experts), run_with(small)}, no_hardware);
   const std::vector<PartScore>& parts = v.sources.at(0).parts;
   ASSERT_EQ(parts.size(), 3u);
   EXPECT_EQ(parts[0].part, "dense, 4 GiB or more");
   EXPECT_EQ(parts[1].part, "dense, under 4 GiB");
   EXPECT_EQ(parts[2].part, "experts");
   for (const PartScore& part : parts) EXPECT_EQ(part.memory.n, 1) << part.part;
-  EXPECT_TRUE(validate_runs({run_with({})}, no_capacity).sources.at(0).parts.empty());
+  EXPECT_TRUE(validate_runs({run_with({})}, no_hardware).sources.at(0).parts.empty());
 }
 
 TEST(Validation, HalvesAreOfWholeClasses) {
@@ -149,10 +158,28 @@ TEST(Validation, RowsOfOneIdAreOneRun) {
 TEST(Validation, SourcesStandInTheOrderOfTheirRows) {
   const Validation v = validate_runs(
       {run_with({{"source", "torchtitan"}}), run_with({}), run_with({{"source", "torchtitan"}, {"id", "r2"}})},
-      [](const std::string&) { return 0; });
+      no_hardware);
   ASSERT_EQ(v.sources.size(), 2u);
   EXPECT_EQ(v.sources[0].source, "torchtitan");
   EXPECT_EQ(v.sources[0].rows, 2);
+}
+
+// Llama-3-8B's layers on eight cards of one node: as the hardware's file says, and without one.
+TEST(Validation, ThroughputIsOfOneGpu) {
+  const auto hardware = read_hardware(std::filesystem::path(installation().configs) / "clusters" / "dgx-h100.toml");
+  ASSERT_TRUE(hardware.ok());
+  const auto h100 = [&](const std::string&) { return &*hardware; };
+  const Fields row = {{"gpu", "H100-80GB"}, {"step_time_s", "2.0"}, {"time_trust", "A"}};
+  const ValidatedRow with = validate_runs({run_with(row)}, h100).rows.at(0);
+  EXPECT_GT(with.measured_tokens_per_s, 0);
+  EXPECT_GT(with.predicted_tokens_per_s, 0);
+  EXPECT_TRUE(with.time_scored());
+  const Validation without = validate_runs({run_with(row)}, no_hardware);
+  EXPECT_EQ(without.rows.at(0).time_skipped, "the GPU has no file");
+  EXPECT_EQ(without.sources.at(0).time_skipped, 1);
+  Fields shorter = row;
+  shorter["notes"] = "mean length shorter: time is NOT at seq_len";
+  EXPECT_EQ(validate_runs({run_with(shorter)}, h100).sources.at(0).throughput.n, 0);
 }
 
 }  // namespace
