@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/integer.h"
 #include "planner/profiles/framework_profile.h"
 #include "planner/profiles/hf_states.h"
 
@@ -114,7 +115,7 @@ class HfStep {
                fmt::format("{} B a token x {}", layer_.gradients - layer_.freed, tokens()));
     if (held_.full()) {
       const double width = held_.sharded() ? 2 : held_.trained_width();
-      add_line(phase.lines, "gradients", width * static_cast<double>(n_.head + n_.layer_linear / 4),
+      add_line(phase.lines, "gradients", width * static_cast<double>(n_.head + div_floor(n_.layer_linear, 4)),
                fmt::format("{} B x (output matrix {} + down projection)", width, n_.head));
     }
     return phase;
@@ -140,7 +141,7 @@ class HfStep {
       add_line(
           phase.lines, "gradients", held_.trained_width() * static_cast<double>(done) / held_.trained_shards(),
           fmt::format("{} B x {} / {}: of the layers behind it", held_.trained_width(), done, held_.trained_shards()));
-      add_line(phase.lines, "whole gradients", 2 * static_cast<double>(n_.head + n_.layer_linear / 4),
+      add_line(phase.lines, "whole gradients", 2 * static_cast<double>(n_.head + div_floor(n_.layer_linear, 4)),
                fmt::format("2 B x (output matrix {} + down projection)", n_.head));
     } else {
       add_line(phase.lines, "gradients", held_.gradient_bytes(),
