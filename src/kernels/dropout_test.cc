@@ -73,6 +73,27 @@ TEST(DropoutShare, IsTheProbability) {
   EXPECT_LT(applied_dropout(0.9999999), 1);
 }
 
+// E54: other seeds and other linears have masks of their own, that agree as often as chance has it.
+TEST(DropoutShare, SeedsAndStreamsHaveMasksOfTheirOwn) {
+  constexpr int64_t kRows = 100, kCols = 1000;
+  const std::vector<float> ones(kRows * kCols, 1.0f);
+  std::vector<int64_t> tokens(kRows);
+  std::iota(tokens.begin(), tokens.end(), 0);
+  const auto mask = [&](uint64_t seed, uint64_t stream) {
+    std::vector<float> y(ones.size());
+    dropout(ones.data(), {seed, stream, tokens.data(), kCols, 0, 0.5}, kRows, kCols, y.data(), Accumulate::kOverwrite,
+            2);
+    return y;
+  };
+  const std::vector<float> first = mask(1, kStream);
+  EXPECT_EQ(mask(1, kStream), first);
+  for (const std::vector<float>& other : {mask(2, kStream), mask(1, kStream + 1)}) {
+    int64_t same = 0;
+    for (size_t i = 0; i < first.size(); ++i) same += first[i] == other[i] ? 1 : 0;
+    EXPECT_NEAR(static_cast<double>(same) / (kRows * kCols), 0.5, 4 * 0.5 / std::sqrt(kRows * kCols));
+  }
+}
+
 TYPED_TEST(Dropout, ThreadsChangeNoBit) {
   const std::vector<TypeParam> x = random_elements<TypeParam>(300 * 77, 1);
   std::vector<int64_t> tokens(300);
