@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/integer.h"
 #include "planner/cost.h"
 #include "planner/link_times.h"
 #include "planner/scope.h"
@@ -125,7 +126,9 @@ FrameworkPace framework_pace(Framework framework) {
 Result<FrameworkTime> framework_time(const FrameworkRun& run, const HardwareSpec& hardware) {
   if (run.ep > 1) return Error{"parallel.ep", "the time of expert parallelism is not predicted", ""};
   const RunConfig config = replayed_config(run);
-  const ModelSpec model = with_method(run.model, config.method);
+  ModelSpec model = with_method(run.model, config.method);
+  // Every stage has its part of the output matrix; the last one's is what the others wait for.
+  if (run.vocabulary_stages != VocabularyStages::kLast) model.vocab = div_ceil(model.vocab, run.pp);
   if (const std::vector<Error> outside = planner_scope(model, config); !outside.empty()) return outside.front();
   FIVEFOLD_ASSIGN(const ResolvedConfig resolved, resolve(config, model));
   const Inventory inventory = build_inventory(model);

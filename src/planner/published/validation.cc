@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "planner/profiles/device_need.h"
 #include "planner/profiles/framework_time.h"
+#include "planner/work.h"
 
 namespace fivefold {
 namespace {
@@ -28,18 +29,30 @@ std::optional<bool> ran(const PublishedRun& row) {
   return std::nullopt;
 }
 
-// Of one GPU: as the source has it, or from the time of a step.
-double measured_tokens_per_s(const PublishedRun& row, const FrameworkRun& run) {
+// Floating-point operations of a token by Megatron-LM's convention: 6 for each weight that multiplies, the output
+// matrix included, and attention in full (12 s a d a layer).
+double megatron_flops_per_token(const FrameworkRun& run) {
+  double attention = 0;
+  for (const LayerSpec& layer : run.model.layers)
+    attention += 12 * static_cast<double>(run.sequence * layer.mixer.num_heads * layer.mixer.head_dim);
+  return 6 * static_cast<double>(multiplied_parameters(run.model)) + attention;
+}
+
+// Of one GPU: as the source has it, from the time of a step, or from an MFU.
+double measured_tokens_per_s(const PublishedRun& row, const FrameworkRun& run, const HardwareSpec* hardware) {
   if (const auto stated = row.number("tokens_per_s_per_gpu")) return *stated;
   const auto step = row.number("step_time_s");
-  if (!step || *step <= 0) return 0;
+  if (!step || *step <= 0) {
+    const double peak = hardware != nullptr ? hardware->device.peak_flops_per_s.bf16.value : 0;
+    return row.number("mfu").value_or(0) * peak / megatron_flops_per_token(run);
+  }
   return static_cast<double>(run.micro * run.microbatches * run.sequence) / *step /
          static_cast<double>(run.tp * run.pp * run.cp);
 }
 
 void predict_time(const PublishedRun& row, const FrameworkRun& run, const HardwareSpec* hardware,
                   ValidatedRow& validated) {
-  validated.measured_tokens_per_s = measured_tokens_per_s(row, run);
+  validated.measured_tokens_per_s = measured_tokens_per_s(row, run, hardware);
   if (validated.measured_tokens_per_s == 0) return;
   // The sequence of a row is that of its peak; of some runs the mean is far shorter.
   if (row.text("notes").find("NOT at seq_len") != std::string::npos || run.hf.typical_length > 0) {
