@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <optional>
 
 #include "base/integer.h"
 #include "planner/profiles/framework_profile.h"
@@ -127,17 +126,11 @@ class DeepspeedStage {
 
 ProfileMemory deepspeed_memory(const FrameworkRun& run) {
   const ModelSizes sizes = model_sizes(run);
-  std::optional<ProfileMemory> most;
-  const int64_t first = run.reported == ReportedRank::kLast ? run.pp - 1 : 0;
-  const int64_t last = run.reported == ReportedRank::kFirst ? 0 : run.pp - 1;
-  for (int64_t stage = first; stage <= last; ++stage) {
-    ProfileMemory memory = DeepspeedStage(run, sizes, stage).memory();
-    if (!most || memory.peak().bytes() > most->peak().bytes()) most = std::move(memory);
-  }
+  ProfileMemory most = reported_memory(run, [&](int64_t stage) { return DeepspeedStage(run, sizes, stage).memory(); });
   if (run.sharding.bf16_optimizer.assumed && run.compute == DType::kBFloat16)
-    most->assumed.emplace_back("bf16: gradients are added in bf16");
-  if (run.attention.assumed) most->assumed.emplace_back("attention: a flash kernel, no scores kept");
-  return *std::move(most);
+    most.assumed.emplace_back("bf16: gradients are added in bf16");
+  if (run.attention.assumed) most.assumed.emplace_back("attention: a flash kernel, no scores kept");
+  return most;
 }
 
 }  // namespace fivefold

@@ -145,14 +145,12 @@ struct FrameworkRun {
   Switch<DType> gradient_dtype = DType::kFloat32;
   Switch<DType> weight_dtype = DType::kBFloat16;  // of the weights that are updated in place, or of FSDP's shards
   Switch<FrozenWeights> frozen = FrozenWeights::kNone;
-  Switch<bool> frozen_sharded = true;        // FSDP divides what is frozen
   Switch<int64_t> expert_tp = 1;             // et
   Switch<double> expert_imbalance = 1.0;     // rho: rows of the fullest rank over the mean
   Switch<bool> gathers_for_experts = false;  // the all-gather dispatcher: every expert rank has all tokens
   // Sequence parallelism: gathered inputs of column linears, or other buffers of collectives, stay allocated.
   Switch<bool> keeps_gathered_inputs = false;
   Switch<bool> dummy_weight_gradients = false;  // Transformer Engine with gradient accumulation fusion
-  Switch<bool> fused_activation = true;         // of a gated MLP: the activation's output is not kept
   Switch<bool> optimizer_on_host = false, activations_on_host = false;
   Switch<int> optimizer_state_bits = 32;  // of each moment
   // A vendor's own recipe: fused kernels, cuDNN's attention, tensor parallelism's collectives beside its products.

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <optional>
 
 #include "base/integer.h"
 #include "planner/profiles/framework_profile.h"
@@ -214,15 +213,9 @@ std::vector<std::string> assumptions(const FrameworkRun& run) {
 
 ProfileMemory fsdp2_memory(const FrameworkRun& run) {
   const ModelSizes sizes = model_sizes(run);
-  std::optional<ProfileMemory> most;
-  const int64_t first = run.reported == ReportedRank::kLast ? run.pp - 1 : 0;
-  const int64_t last = run.reported == ReportedRank::kFirst ? 0 : run.pp - 1;
-  for (int64_t stage = first; stage <= last; ++stage) {
-    ProfileMemory memory = ShardedRun(run, sizes, stage).memory();
-    if (!most || memory.peak().bytes() > most->peak().bytes()) most = std::move(memory);
-  }
-  most->assumed = assumptions(run);
-  return *std::move(most);
+  ProfileMemory most = reported_memory(run, [&](int64_t stage) { return ShardedRun(run, sizes, stage).memory(); });
+  most.assumed = assumptions(run);
+  return most;
 }
 
 }  // namespace fivefold

@@ -244,15 +244,10 @@ ProfileMemory megatron_memory(const FrameworkRun& given) {
   FrameworkRun run = given;
   run.model.vocab = round_up(run.model.vocab, 128 * run.tp);
   const Inventory inventory = build_inventory(run.model);
-  std::optional<ProfileMemory> most;
-  const int64_t first = run.reported == ReportedRank::kLast ? run.pp - 1 : 0;
-  const int64_t last = run.reported == ReportedRank::kFirst ? 0 : run.pp - 1;
-  for (int64_t stage = first; stage <= last; ++stage) {
-    ProfileMemory memory = MegatronStage(run, inventory, stage).memory();
-    if (!most || memory.peak().bytes() > most->peak().bytes()) most = std::move(memory);
-  }
-  most->assumed = assumptions(run);
-  return *std::move(most);
+  ProfileMemory most =
+      reported_memory(run, [&](int64_t stage) { return MegatronStage(run, inventory, stage).memory(); });
+  most.assumed = assumptions(run);
+  return most;
 }
 
 }  // namespace fivefold

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "planner/profiles/framework_run.h"
+#include "planner/profiles/profiles_testing.h"
 
 namespace fivefold {
 namespace {
@@ -36,20 +37,6 @@ ModelSpec model_of(int64_t layers, int64_t hidden, int64_t vocab, bool tied, con
   model.final_norm = layer.norm;
   model.layers.assign(static_cast<size_t>(layers), layer);
   return model;
-}
-
-int64_t line(const ProfileMemory& memory, const std::string& name) {
-  for (const ProfileLine& each : memory.peak().lines)
-    if (each.name == name) return each.bytes;
-  return 0;
-}
-
-void expect_line(const ProfileMemory& memory, const std::string& name, double bytes) {
-  EXPECT_NEAR(static_cast<double>(line(memory, name)) / bytes, 1, 1e-3) << name;
-}
-
-void expect_peak(const ProfileMemory& memory, double measured, double tolerance) {
-  EXPECT_NEAR(static_cast<double>(memory.peak().bytes()) / measured, 1, tolerance);
 }
 
 // SimuMax's Llama-3-70B of 12 layers, B200, two stages: the first has two microbatches in flight and no logits.

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <optional>
 
 #include "base/integer.h"
 #include "planner/profiles/framework_profile.h"
@@ -160,17 +159,12 @@ ProfileMemory nanotron_memory(const FrameworkRun& given) {
   const ModelSizes sizes = model_sizes(run);
   const std::vector<int64_t> layers = stages(run);
   if (run.keeps_gathered_inputs.assumed) run.keeps_gathered_inputs.value = cpu_is_ahead(run, sizes, layers.front());
-  std::optional<ProfileMemory> most;
-  const int64_t first = run.reported == ReportedRank::kLast ? run.pp - 1 : 0;
-  const int64_t last = run.reported == ReportedRank::kFirst ? 0 : run.pp - 1;
-  for (int64_t stage = first; stage <= last; ++stage) {
-    ProfileMemory memory = NanotronStage(run, sizes, layers, stage).memory();
-    if (!most || memory.peak().bytes() > most->peak().bytes()) most = std::move(memory);
-  }
+  ProfileMemory most =
+      reported_memory(run, [&](int64_t stage) { return NanotronStage(run, sizes, layers, stage).memory(); });
   if (run.tp > 1 && run.keeps_gathered_inputs.assumed)
-    most->assumed.push_back(run.keeps_gathered_inputs ? "buffers of collectives pile up: the CPU is ahead"
-                                                      : "buffers of collectives come back at once");
-  return *std::move(most);
+    most.assumed.push_back(run.keeps_gathered_inputs ? "buffers of collectives pile up: the CPU is ahead"
+                                                     : "buffers of collectives come back at once");
+  return most;
 }
 
 }  // namespace fivefold

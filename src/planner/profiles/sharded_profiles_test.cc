@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "planner/profiles/framework_run.h"
+#include "planner/profiles/profiles_testing.h"
 
 namespace fivefold {
 namespace {
@@ -20,20 +21,6 @@ ModelSpec llama(int64_t layers, int64_t hidden, int64_t heads, int64_t kv_heads,
   model.tied_embeddings = tied;
   model.layers.assign(static_cast<size_t>(layers), layer);
   return model;
-}
-
-int64_t line(const ProfileMemory& memory, const std::string& name) {
-  for (const ProfileLine& each : memory.peak().lines)
-    if (each.name == name) return each.bytes;
-  return 0;
-}
-
-void expect_line(const ProfileMemory& memory, const std::string& name, double bytes) {
-  EXPECT_NEAR(static_cast<double>(line(memory, name)) / bytes, 1, 1e-3) << name;
-}
-
-void expect_peak(const ProfileMemory& memory, double measured, double tolerance) {
-  EXPECT_NEAR(static_cast<double>(memory.peak().bytes()) / measured, 1, tolerance);
 }
 
 // A model of 1.34 B parameters on 64 GPUs, 4 stages of which the first has 6 of the 16 layers.
