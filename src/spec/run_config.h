@@ -152,6 +152,18 @@ enum class CommBackend : uint8_t { kLocal, kMpi, kNccl };
 inline constexpr std::string_view kCommBackendNames[] = {"local", "mpi", "nccl"};
 constexpr std::span<const std::string_view> config_names(CommBackend) { return kCommBackendNames; }
 
+// Whose code trains: fivefold's own engine, or a framework that the planner has a profile of (docs/profiles.md).
+enum class Framework : uint8_t {
+  kFivefold,
+  kMegatron,   // Megatron-LM and Megatron-Core, with Transformer Engine or its own layers
+  kNanotron,   // Hugging Face nanotron
+  kFsdp2,      // PyTorch's fully_shard: torchtitan, torchtune
+  kDeepspeed,  // DeepSpeed's ZeRO, also under Megatron-DeepSpeed
+  kHf,         // transformers' Trainer, TRL and PEFT, eager, alone or under FSDP 1 or ZeRO
+};
+inline constexpr std::string_view kFrameworkNames[] = {"fivefold", "megatron", "nanotron", "fsdp2", "deepspeed", "hf"};
+constexpr std::span<const std::string_view> config_names(Framework) { return kFrameworkNames; }
+
 inline constexpr std::string_view kLogLevelNames[] = {"quiet", "warning", "info"};
 constexpr std::span<const std::string_view> config_names(LogLevel) { return kLogLevelNames; }
 
@@ -187,6 +199,12 @@ struct MethodConfig {
 struct HardwareConfig {
   std::string name = "this-machine";  // a GPU or cluster of configs/, a hardware file, or this machine as measured
   bool operator==(const HardwareConfig&) const = default;
+};
+
+struct FrameworkConfig {
+  Framework name = Framework::kFivefold;
+  std::vector<std::string> switches;  // NAME=VALUE, of planner/profiles/framework_switches.h
+  bool operator==(const FrameworkConfig&) const = default;
 };
 
 struct ParallelConfig {
@@ -310,6 +328,7 @@ struct RunConfig {
   ModelConfig model;
   MethodConfig method;
   HardwareConfig hardware;
+  FrameworkConfig framework;
   ParallelConfig parallel;
   BatchConfig batch;
   PrecisionConfig precision;

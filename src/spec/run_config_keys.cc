@@ -43,6 +43,8 @@ constexpr ConfigSection kSections[] = {
     {"model", "What is trained: `name` or `config`, not both."},
     {"method", "Full training or an adapter."},
     {"hardware", "What it runs on."},
+    {"framework",
+     "Whose code trains; `plan`, `explain`, `export` and `reconcile` know others than fivefold's own engine."},
     {"parallel", "How the model and the batch are split over ranks; world = dp x tp x cp x pp."},
     {"batch", "Sequences per step; microbatches per step = global / (micro x dp)."},
     {"precision", "Element types. `auto` follows from `compute`, the ZeRO level and the number of microbatches."},
@@ -83,6 +85,11 @@ constexpr ConfigKey kKeys[] = {
 
     KEY(hardware, name, kAny,
         "`this-machine`, a GPU or cluster that fivefold knows, or a file from `fivefold calibrate`"),
+
+    KEY(framework, name, kAny, "fivefold's own engine, or a framework that the planner has a profile of"),
+    KEY(framework, switches, kAny,
+        "NAME=VALUE: what the framework is told beside the other keys, for example `cross_entropy=native_fused`; "
+        "docs/profiles.md lists them"),
 
     KEY(parallel, dp, kDegree, "data-parallel degree: replicas of the model"),
     KEY(parallel, tp, kDegree, "tensor-parallel degree"),

@@ -48,6 +48,10 @@ void check_length(const RunConfig& config, std::vector<Error>& errors) {
 std::vector<Error> validate_run(const RunConfig& config) {
   std::vector<Error> errors;
   check_name(config.run.name, errors);
+  if (config.framework.name != Framework::kFivefold)
+    errors.push_back({"framework.name",
+                      fmt::format("fivefold's engine does not run {}'s code", to_string(config.framework.name)),
+                      "`fivefold export` writes what that framework reads; or use framework.name = fivefold"});
   if (config.model.name.empty() && config.model.config.empty())
     errors.push_back({"model", "no model is given", "set model.name, or model.config to the path of a config.json"});
   if (!config.model.name.empty() && !config.model.config.empty())

@@ -7,22 +7,6 @@
 
 namespace fivefold {
 
-std::string_view to_string(Framework framework) {
-  switch (framework) {
-    case Framework::kMegatron:
-      return "megatron";
-    case Framework::kNanotron:
-      return "nanotron";
-    case Framework::kFsdp2:
-      return "fsdp2";
-    case Framework::kDeepspeed:
-      return "deepspeed";
-    case Framework::kHf:
-      return "hf";
-  }
-  FIVEFOLD_CHECK(false);
-}
-
 int64_t ProfilePhase::bytes() const {
   int64_t sum = 0;
   for (const ProfileLine& line : lines) sum += line.bytes;
@@ -36,6 +20,8 @@ const ProfilePhase& ProfileMemory::peak() const {
 
 ProfileMemory profile_memory(const FrameworkRun& run) {
   switch (run.framework) {
+    case Framework::kFivefold:
+      break;
     case Framework::kMegatron:
       return megatron_memory(run);
     case Framework::kNanotron:

@@ -12,17 +12,9 @@
 #include <vector>
 
 #include "spec/model.h"
+#include "spec/run_config.h"
 
 namespace fivefold {
-
-enum class Framework : uint8_t {
-  kMegatron,   // Megatron-LM and Megatron-Core, with Transformer Engine or its own layers
-  kNanotron,   // Hugging Face nanotron
-  kFsdp2,      // PyTorch's fully_shard: torchtitan, torchtune
-  kDeepspeed,  // DeepSpeed's ZeRO, also under Megatron-DeepSpeed
-  kHf,         // transformers' Trainer, TRL and PEFT, eager, alone or under FSDP 1 or ZeRO
-};
-std::string_view to_string(Framework);
 
 // A switch: what it is set to, and whether somebody said so.
 template <class T>
@@ -184,7 +176,8 @@ struct ProfileMemory {
   const ProfilePhase& peak() const;  // REQUIRES: a phase
 };
 
-// Peak of allocated bytes on the rank that `run.reported` names. REQUIRES: degrees and sizes positive.
+// Peak of allocated bytes on the rank that `run.reported` names. REQUIRES: a framework other than fivefold; degrees and
+// sizes positive.
 ProfileMemory profile_memory(const FrameworkRun& run);
 
 }  // namespace fivefold

@@ -105,6 +105,8 @@ double exchange_seconds(const FrameworkRun& run, const Inventory& inventory, con
 
 FrameworkPace framework_pace(Framework framework) {
   switch (framework) {
+    case Framework::kFivefold:
+      break;
     case Framework::kMegatron:
       return {.elementwise_factor = 4, .layer_host_s = 0.3 * kMs, .hidden_gradients = 0.9};
     case Framework::kNanotron:
