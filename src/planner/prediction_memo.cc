@@ -131,11 +131,6 @@ PassSeconds UnitClock::passes(int index) const {
     }
     s.forward = pass_seconds(unit, operations, Pass::kForward, count);
     s.recompute_unused = pass_seconds(unit, operations, Pass::kForward, num_recomputed_operations(operations, true));
-    if (const double host = rates_.layer_host_seconds(); host > 0 && unit.kind == UnitKind::kLayer) {
-      s.forward = std::max(s.forward, host);
-      s.recompute_unused = std::max(s.recompute_unused, host);
-      s.backward = std::max(s.backward, 2 * host);
-    }
     s.recompute = s.forward;
   }
   return s;

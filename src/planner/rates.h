@@ -27,7 +27,8 @@ class Rates {
   double operation_seconds(OperationKind kind, Pass pass, const OperationWork& work) const;
   // A loop over `bytes` of flat buffers.
   double stream_seconds(StreamKind stream, double bytes) const;
-  double layer_host_seconds() const { return hardware_.device.layer_host_s.value; }
+  // Of one kernel.
+  double launch_seconds() const { return hardware_.device.launch_latency_s.value; }
   double step_overhead_seconds() const { return hardware_.device.step_overhead_s.value; }
   // Share of a collective's time by which computing meanwhile gets longer.
   double overlap_share() const;

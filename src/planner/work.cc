@@ -229,6 +229,16 @@ double flops_per_token(const ModelSpec& model, const Inventory& inventory) {
   return 4.0 * multiplied + 6.0 * static_cast<double>(inventory.num_trained());
 }
 
+double model_flops_per_token(const ModelSpec& model, int64_t sequence) {
+  double flops = 6.0 * static_cast<double>(multiplied_parameters(model));
+  const auto s = static_cast<double>(sequence);
+  for (const LayerSpec& layer : model.layers) {
+    const double visible = layer.mixer.window > 0 ? std::min(s, static_cast<double>(layer.mixer.window)) : s;
+    flops += 12.0 * attention_width(layer.mixer) * visible * (1 - visible / (2 * s));
+  }
+  return flops;
+}
+
 // A moment in 8 bits is 2.03 bytes read and written, but its step is bound by the look-up of codes: it takes as long as
 // a stream of about this many bytes.
 constexpr double k8BitMomentBytes = 18;

@@ -92,9 +92,14 @@ Schedule empty_schedule(int p, int v, int m, Placement placement) {
   return schedule;
 }
 
-Result<Schedule> generate(ScheduleKind kind, int p, int v, int m) {
+Result<Schedule> generate_computations(ScheduleKind kind, int p, int v, int m) {
   FIVEFOLD_TRY(check_domain(kind, p, v, m));
-  return add_transfers(computations(kind, p, v, m)).value();
+  return computations(kind, p, v, m);
+}
+
+Result<Schedule> generate(ScheduleKind kind, int p, int v, int m) {
+  FIVEFOLD_ASSIGN(const Schedule without, generate_computations(kind, p, v, m));
+  return add_transfers(without).value();
 }
 
 }  // namespace fivefold

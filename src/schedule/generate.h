@@ -14,5 +14,7 @@ namespace fivefold {
 //   dualpipev                        v = 2, m >= 2 p
 // Errors: outside the domain, with the nearest setting inside.
 Result<Schedule> generate(ScheduleKind kind, int p, int v, int m);
+// The same without its transfers.
+Result<Schedule> generate_computations(ScheduleKind kind, int p, int v, int m);
 
 }  // namespace fivefold

@@ -97,7 +97,7 @@ class Replayer {
     if (stage < 0 || stage == schedule_.num_virtual_stages()) return;
     const int receiver = place_of(schedule_, stage).rank;
     if (receiver != rank && hand_ == Hand::kByTransfers) return;
-    ready_s_[message(forward, stage, microbatch)] = end_s;
+    ready_s_[message(forward, stage, microbatch)] = receiver == rank ? end_s : end_s + transfer_s_;
     if (receiver != rank) wake(receiver);
   }
 
@@ -229,8 +229,8 @@ Replay replay(const Schedule& schedule, const StageTimes& times, double transfer
   return replay(schedule, std::vector(static_cast<size_t>(schedule.num_virtual_stages()), times), transfer_s);
 }
 
-Result<Replay> replay_computations(const Schedule& schedule, const std::vector<StageTimes>& times) {
-  return Replayer(schedule, times, 0, Hand::kAtOnce).run();
+Result<Replay> replay_computations(const Schedule& schedule, const std::vector<StageTimes>& times, double transfer_s) {
+  return Replayer(schedule, times, transfer_s, Hand::kAtOnce).run();
 }
 
 std::vector<LivePoint> live_over_time(const Schedule& schedule, const Replay& replay, int rank) {

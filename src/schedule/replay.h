@@ -49,9 +49,11 @@ Replay replay(const Schedule& schedule, const std::vector<StageTimes>& times, do
 // The same times for all virtual stages.
 Replay replay(const Schedule& schedule, const StageTimes& times, double transfer_s);
 
-// Replay of a schedule whose transfers are still to be added: inputs are there when their producer has ended. Errors:
-// computations that wait for each other in a circle. REQUIRES: check_computations has been passed.
-Result<Replay> replay_computations(const Schedule& schedule, const std::vector<StageTimes>& times);
+// Replay of a schedule whose transfers are still to be added: inputs are there `transfer_s` after their producer has
+// ended, at once on its own rank; a transfer holds up nothing. Errors: computations that wait for each other in a circle.
+// REQUIRES: check_computations has been passed.
+Result<Replay> replay_computations(const Schedule& schedule, const std::vector<StageTimes>& times,
+                                   double transfer_s = 0);
 
 // What a rank holds from `time_s` on. An activation is held from the start of F to the end of B or BW, a weight
 // gradient's input from then to the end of W.

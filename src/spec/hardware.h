@@ -126,9 +126,8 @@ struct DeviceSpec {
   Figure stream_share;     // of the bandwidth: elementwise kernels
   Figure link_share;       // of the node\'s links: collectives of eager frameworks in training
   // Of another framework's run, set by its profile, never by a file: bytes that kernels move between products over
-  // those of fused ones; the least time of a layer's forward, and twice that of its backward, as the host launches no
-  // faster.
-  Figure elementwise_factor, layer_host_s;
+  // those of fused ones.
+  Figure elementwise_factor;
   // Resident memory that the libraries of a training process take once they have computed in fp32, or in fp32 and bf16,
   // beside what the ranks count: compiled kernels, pages of code, buffers of threads. CPU; of a process.
   Figure library_bytes_fp32, library_bytes_bf16;

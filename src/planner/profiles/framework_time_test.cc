@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <numeric>
 
 #include "base/installation.h"
+#include "planner/profiles/rank_groups.h"
 
 namespace fivefold {
 namespace {
@@ -67,29 +69,120 @@ TEST(FrameworkTime, FollowsItsSwitches) {
   EXPECT_LT(tokens_per_s(changed, h100), plain);
 }
 
+double part(const FrameworkRun& run, const HardwareSpec& hardware, FrameworkPart part) {
+  return framework_time(run, hardware).value()[part];
+}
+
 // More replicas exchange the same bytes over slower links; an adapter has next to none.
 TEST(FrameworkTime, ExchangesGradientsOverTheNetwork) {
   const HardwareSpec h100 = cluster("dgx-h100");
   FrameworkRun run = llama();
-  const double in_node = framework_time(run, h100).value().exchange_s;
+  const double in_node = part(run, h100, FrameworkPart::kExchange);
   run.dp = 32;
-  const double across = framework_time(run, h100).value().exchange_s;
+  const double across = part(run, h100, FrameworkPart::kExchange);
   EXPECT_GT(across, 2 * in_node);
   run.trains_adapter = true;
   run.rank = 8;
-  EXPECT_LT(framework_time(run, h100).value().exchange_s, 0.05 * across);
+  EXPECT_LT(part(run, h100, FrameworkPart::kExchange), 0.05 * across);
   run = llama();
   run.dp = 1;
-  EXPECT_EQ(framework_time(run, h100).value().exchange_s, 0);
+  EXPECT_EQ(part(run, h100, FrameworkPart::kExchange), 0);
 }
 
-TEST(FrameworkTime, SaysWhatItCannotPredict) {
+TEST(FrameworkTime, ItsPartsAreTheStep) {
   FrameworkRun run = llama();
-  run.ep = 2;
-  EXPECT_EQ(framework_time(run, cluster("dgx-h100")).error().where, "parallel.ep");
-  run = llama();
+  run.pp = 4, run.vpp = 3, run.microbatches = 8;
+  const FrameworkTime time = framework_time(run, cluster("dgx-h100")).value();
+  EXPECT_NEAR(std::accumulate(time.parts.begin(), time.parts.end(), 0.0), time.seconds, 1e-12 * time.seconds);
+  // (p - 1) / (v m + p - 1) of the time in which stages compute (12 layers in 12 chunks), and the ends' imbalance.
+  const double bubble = time[FrameworkPart::kBubble] / time.seconds;
+  EXPECT_NEAR(bubble, 3.0 / (3 * 8 + 3), 0.03);
+}
+
+// What is extrapolated is what a replay of all microbatches has: here the steps before and behind the limit are on one
+// line.
+TEST(FrameworkTime, LongStepsGoOnAsTheyBegan) {
+  const HardwareSpec h100 = cluster("dgx-h100");
+  FrameworkRun run = llama();
+  run.pp = 4;
+  const auto seconds = [&](int64_t m) {
+    run.microbatches = m;
+    return framework_time(run, h100).value().seconds;
+  };
+  const double one = (seconds(16) - seconds(12)) / 4;
+  EXPECT_NEAR((seconds(57) - seconds(17)) / 40, one, 1e-9 * one);
+  EXPECT_NEAR((seconds(1024) - seconds(16)) / 1008, one, 1e-9 * one);
+}
+
+TEST(FrameworkTime, NoStepIsShorterThanItsBound) {
+  const HardwareSpec h100 = cluster("dgx-h100");
+  int tight = 0, all = 0;
+  for (const int64_t tp : {1, 2, 8})
+    for (const int64_t pp : {1, 2, 4, 6})
+      for (const int64_t vpp : {1, 2})
+        for (const int64_t m : {12, 24, 96})
+          for (const Checkpointing recompute : {Checkpointing::kNone, Checkpointing::kFull}) {
+            FrameworkRun run = llama();
+            run.tp = tp, run.sp = tp > 1, run.pp = pp, run.vpp = pp > 1 ? vpp : 1, run.microbatches = m;
+            run.checkpointing = recompute;
+            const FrameworkClock clock(run, h100);
+            const ModelTimes times = clock.times(run);
+            const double step = clock.step(run, times).seconds, least = clock.least_seconds(run, times);
+            EXPECT_LE(least, step * (1 + 1e-12)) << tp << ' ' << pp << ' ' << vpp << ' ' << m;
+            ++all;
+            tight += step < 1.02 * least ? 1 : 0;
+          }
+  EXPECT_GT(tight, all / 2);
+}
+
+// Experts: every rank's tokens cross the network twice a pass, 2 K h bytes each; those of the fullest rank count.
+TEST(FrameworkTime, ExpertsExchangeTheirTokens) {
+  const HardwareSpec h100 = cluster("dgx-h100");
+  FrameworkRun run = llama();
+  for (LayerSpec& layer : run.model.layers) {
+    layer.mlp.kind = MlpKind::kMoe;
+    layer.mlp.num_experts = 8;
+    layer.mlp.experts_per_token = 2;
+    layer.mlp.expert_ffn = 14336;
+  }
+  run.tp = 1, run.sp = false, run.dp = 8, run.ep = 8;
+  const double in_node = part(run, h100, FrameworkPart::kExperts);
+  // 4 exchanges a layer of 2 x 4096 x 8192 x 2 bytes, 7 / 8 of them sent, 450 GB/s x 0.5: 0.52 ms each.
+  EXPECT_NEAR(in_node / (12 * 4 * 4), 0.52e-3, 0.06e-3);
+  run.expert_imbalance.set(1.25);
+  EXPECT_NEAR(part(run, h100, FrameworkPart::kExperts) / in_node, 1.25, 1e-6);
+  run.ep = 1;
+  EXPECT_EQ(part(run, h100, FrameworkPart::kExperts), 0);
+}
+
+TEST(FrameworkTime, SaysWhatIsNoLayout) {
+  FrameworkRun run = llama();
   run.pp = 40;
-  EXPECT_FALSE(framework_time(run, cluster("dgx-h100")).ok());
+  EXPECT_EQ(framework_time(run, cluster("dgx-h100")).error().where, "parallel.pp");
+}
+
+// Against the groups themselves.
+TEST(RankGroups, LieWhereTheRanksAre) {
+  for (const int64_t devices : {1, 4, 6, 8, 72})
+    for (const int64_t stride : {1, 2, 3, 4, 8, 12, 16})
+      for (const int64_t ranks : {1, 2, 3, 4, 6, 8, 16, 64}) {
+        NetworkSpec network;
+        network.devices_per_node = devices;
+        // All groups of that stride in a world of whole blocks of stride x ranks.
+        GroupShape widest{static_cast<int>(ranks), 0, 0};
+        for (int64_t block = 0; block < 24; ++block)
+          for (int64_t offset = 0; offset < stride; ++offset) {
+            std::vector<int> members;
+            for (int64_t i = 0; i < ranks; ++i)
+              members.push_back(static_cast<int>(block * stride * ranks + offset + i * stride));
+            const GroupShape shape = group_shape(network, members);
+            if (shape.nodes > widest.nodes ||
+                (shape.nodes == widest.nodes && shape.ranks_per_node < widest.ranks_per_node))
+              widest = shape;
+          }
+        if (ranks == 1) widest = {};
+        EXPECT_EQ(strided_group(devices, stride, ranks), widest) << devices << ' ' << stride << ' ' << ranks;
+      }
 }
 
 }  // namespace
