@@ -34,7 +34,8 @@ namespace fivefold {
 struct FixedKeys {
   bool dp = false, tp = false, sp = false, cp = false, cp_kind = false, pp = false, vpp = false, schedule = false;
   bool zero = false, shard_size = false, micro = false, recompute = false, every = false, compute = false;
-  bool method = false;  // of plans for several methods
+  bool method = false;           // of plans for several methods
+  bool ep = false, etp = false;  // of other frameworks
 };
 
 enum class TensorReach : uint8_t { kNode, kAnywhere };

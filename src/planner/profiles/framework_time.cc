@@ -69,7 +69,12 @@ std::vector<FrameworkClock::Chunk> FrameworkClock::chunks_of(const FrameworkRun&
     int64_t own = div_ceil(layers - first, count - i);
     if (!run.stage_layers.empty()) {
       const int64_t of_rank = run.stage_layers[static_cast<size_t>(i % run.pp)], round = div_floor(i, run.pp);
-      own = div_floor(of_rank * (round + 1), run.vpp) - div_floor(of_rank * round, run.vpp);
+      // The first rank's shortest chunk is its first, beside the embedding; the last rank's its last, beside the head.
+      const bool last_rank = i % run.pp == run.pp - 1;
+      const auto before = [&](int64_t rounds) {
+        return last_rank ? div_ceil(of_rank * rounds, run.vpp) : div_floor(of_rank * rounds, run.vpp);
+      };
+      own = before(round + 1) - before(round);
     }
     const int64_t last = std::min(layers, first + own);
     chunks.push_back({first, last, i == 0, cuts_head ? i >= count - run.pp : i == count - 1});

@@ -6,6 +6,7 @@
 
 #include "base/integer.h"
 #include "planner/profiles/framework_profile.h"
+#include "planner/profiles/inventory_memo.h"
 #include "spec/inventory.h"
 
 namespace fivefold {
@@ -243,7 +244,8 @@ std::vector<std::string> assumptions(const FrameworkRun& run) {
 ProfileMemory megatron_memory(const FrameworkRun& given) {
   FrameworkRun run = given;
   run.model.vocab = round_up(run.model.vocab, 128 * run.tp);
-  const Inventory inventory = build_inventory(run.model);
+  const std::shared_ptr<const Inventory> known = remembered_inventory(run.model);
+  const Inventory& inventory = *known;
   ProfileMemory most =
       reported_memory(run, [&](int64_t stage) { return MegatronStage(run, inventory, stage).memory(); });
   most.assumed = assumptions(run);

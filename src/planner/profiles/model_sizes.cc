@@ -3,7 +3,7 @@
 #include <numeric>
 
 #include "base/integer.h"
-#include "spec/inventory.h"
+#include "planner/profiles/inventory_memo.h"
 
 namespace fivefold {
 namespace {
@@ -22,7 +22,8 @@ int64_t numel(const Unit& unit, const FrameworkRun& run) {
 int64_t ModelSizes::total() const { return std::accumulate(layers.begin(), layers.end(), table + head + norm); }
 
 ModelSizes model_sizes(const FrameworkRun& run) {
-  const Inventory inventory = build_inventory(run.model);
+  const std::shared_ptr<const Inventory> known = remembered_inventory(run.model);
+  const Inventory& inventory = *known;
   ModelSizes sizes;
   sizes.table = numel(inventory.units.front(), run);
   for (int unit = 1; unit < inventory.head(); ++unit)
