@@ -109,6 +109,17 @@ struct ShardingSwitches {
   Switch<bool> counts_process = false;   // the figure is nvidia-smi's: with context and libraries
 };
 
+// Switches of Megatron-LM alone; in brackets its arguments.
+struct MegatronSwitches {
+  Switch<MemoryFigure> figure = MemoryFigure::kAllocated;
+  Switch<bool> flash_library = false;       // flash-attn and not cuDNN's kernel, which writes the layout it reads
+  Switch<int64_t> optimizer_instances = 1;  // whole copies of the distributed optimizer (--num-distributed-...)
+  Switch<int64_t> chunk_group = 0;  // microbatches in a row through a chunk (--microbatch-group-size-per-...); 0: p
+  Switch<int64_t> deferred_head_gradients = 0;  // microbatches (--wgrad-deferral-limit)
+  Switch<bool> grouped_experts = false;         // one kernel for all experts of a rank (--moe-grouped-gemm)
+  Switch<bool> masked_lm = false;               // BERT: token types, a dense layer before the logits, a binary head
+};
+
 struct FrameworkRun {
   Framework framework = Framework::kMegatron;
   ModelSpec model;             // vocabulary as on disk
@@ -149,8 +160,10 @@ struct FrameworkRun {
   Switch<bool> tuned_kernels = false;
   Switch<VocabularyStages> vocabulary_stages = VocabularyStages::kLast;
   ShardingSwitches sharding;
-  std::vector<int64_t> stage_layers;  // uneven stages; empty: the framework's rule
+  // Uneven stages; empty: the framework's rule. Megatron-LM: p x v entries, in the order of the pipeline, when v > 1.
+  std::vector<int64_t> stage_layers;
   HfSwitches hf;
+  MegatronSwitches megatron;
 };
 
 // One line of a profile.

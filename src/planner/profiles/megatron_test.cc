@@ -84,8 +84,9 @@ TEST(MegatronProfile, TensorAndSequenceParallelLlama405b) {
   expect_peak(memory, 41'414'222'152.0, 0.005);
 }
 
-// Pipelines without a distributed optimizer, eight microbatches in flight on the first of eight stages.
-TEST(MegatronProfile, VocabularyOf128kOnTheFirstOfEightStages) {
+// Yeung et al.'s pipelines: fp16, gradients in two bytes, eight microbatches in flight on the first of eight stages;
+// the figure is of reserved bytes. N: 4 layers of 12 h h + 13 h, 128,000 + 2,048 rows of h: 852,492,288.
+FrameworkRun vocabulary_parallel_run() {
   FrameworkRun run;
   run.model = model_of(32, 3072, 128000, false, gpt_layer(24, 24, 128, 12288));
   run.model.learned_positions = true;
@@ -94,12 +95,34 @@ TEST(MegatronProfile, VocabularyOf128kOnTheFirstOfEightStages) {
   run.pp = 8;
   run.sequence = 2048;
   run.microbatches = 128;
-  const ProfileMemory memory = profile_memory(run);
+  run.gradient_dtype.set(DType::kFloat16);
+  run.megatron.figure.set(MemoryFigure::kReserved);
+  return run;
+}
+
+TEST(MegatronProfile, VocabularyOf128kOnTheFirstOfEightStages) {
+  const ProfileMemory memory = profile_memory(vocabulary_parallel_run());
   expect_line(memory, "weights", 1'704'984'576.0);
-  expect_line(memory, "gradients", 3'409'969'152.0);
+  expect_line(memory, "gradients", 1'704'984'576.0);
   expect_line(memory, "optimizer", 10'229'907'456.0);
   expect_line(memory, "activations", 6'448'742'400.0);
-  expect_peak(memory, 22'548'578'304.0, 0.035);
+  expect_line(memory, "fp32 copies of gradients", 3'409'969'152.0);
+  // The largest activation, 2 B x 12,288 x 2,048, is 50.3 MB: it serves h x h in fp32 (37.7 MB), norms and biases.
+  expect_line(memory, "of them in cached blocks", -(12.0 * 4 * (3072 * 3072 + 13 * 3072) + 2.0 * 128000 * 3072));
+  expect_peak(memory, 22'548'578'304.0, 0.01);
+}
+
+// A sixteenth of both tables, one microbatch more in flight, and what the passes of the vocabulary hand on.
+TEST(MegatronProfile, VocabularyOnAllStages) {
+  FrameworkRun run = vocabulary_parallel_run();
+  run.vocabulary_stages.set(VocabularyStages::kOneMore);
+  const ProfileMemory memory = profile_memory(run);
+  const double n = 4.0 * (12 * 3072 * 3072 + 13 * 3072) + 2048 * 3072 + 2.0 * 16000 * 3072;
+  expect_line(memory, "weights", 2 * n);
+  expect_line(memory, "activations", 6'448'742'400.0 / 8 * 9);
+  expect_line(memory, "collectives of the vocabulary", 16.0 * 3072 * 2048);
+  expect_line(memory, "logits", 6.0 * 2048 * 16000);
+  expect_peak(memory, 17.56 * 0x1p30, 0.025);
 }
 
 // Megatron-LM's recorded 7B, four stages of eight chunks: the last rank has (v - 1) p + 1 = 29 chunks in flight.
@@ -139,6 +162,65 @@ TEST(MegatronProfile, UnfusedAttentionKeepsScores) {
   expect_line(memory, "activations", 2'870'476'800.0);
   expect_line(memory, "logits", 6.0 * 4096 * 50304);
   expect_peak(memory, 4'702'430'843.0, 0.01);
+}
+
+// Six layers, token table and loss on eight virtual stages: the last one has no layer, the chunk before it on the same
+// rank has four microbatches of its one in flight.
+TEST(MegatronProfile, ChunksOfTheLastRankDiffer) {
+  FrameworkRun run;
+  run.model = model_of(6, 512, 50257, false, gpt_layer(8, 8, 64, 2048));
+  run.dp = 2;
+  run.pp = 4;
+  run.vpp = 2;
+  run.sequence = 1024;
+  run.micro = 4;
+  run.microbatches = 4;
+  run.stage_layers = {0, 1, 1, 1, 1, 1, 1, 0};
+  run.dropout.set(true);
+  run.attention.set(AttentionKernel::kUnfused);
+  run.reported = ReportedRank::kLast;
+  const ProfileMemory memory = profile_memory(run);
+  // A layer: 10 h + (2 x 3 + 2) h + 4 a + 4 f + 5 a s bytes a token.
+  const double layer = 10.0 * 512 + 8 * 512 + 4 * 8 + 4 * 2048 + 5.0 * 8 * 1024;
+  expect_line(memory, "activations", 4 * layer * 4096);
+  run.megatron.chunk_group.set(5);
+  expect_line(profile_memory(run), "activations", 4 * layer * 4096);  // there are four microbatches
+  run.microbatches = 20;
+  expect_line(profile_memory(run), "activations", 5 * layer * 4096);
+}
+
+TEST(MegatronProfile, GradientsOfTheOutputMatrixThatWait) {
+  FrameworkRun run;
+  run.model = model_of(2, 512, 1024, true, gpt_layer(8, 8, 64, 2048));
+  run.sequence = 1024;
+  run.megatron.deferred_head_gradients.set(2);
+  expect_line(profile_memory(run), "deferred gradients of the output matrix", 2 * 1024.0 * (2 * 1024 + 2 * 512));
+}
+
+// The distributed optimizer in two whole copies: 12 B / (dp / 2).
+TEST(MegatronProfile, InstancesOfTheOptimizer) {
+  FrameworkRun run;
+  run.model = model_of(2, 512, 1024, true, gpt_layer(8, 8, 64, 2048));
+  run.sequence = 1024;
+  run.dp = 4;
+  run.zero = 1;
+  const int64_t weights = line(profile_memory(run), "weights");
+  expect_line(profile_memory(run), "optimizer", 6.0 * static_cast<double>(weights) / 4);
+  run.megatron.optimizer_instances.set(2);
+  expect_line(profile_memory(run), "optimizer", 6.0 * static_cast<double>(weights) / 2);
+}
+
+// flash-attn's output is kept in its layout and in the next product's, unless there is one sequence only.
+TEST(MegatronProfile, OutputOfFlashAttentionIsKeptTwice) {
+  FrameworkRun run;
+  run.model = model_of(1, 512, 1024, true, gpt_layer(8, 8, 64, 2048));
+  run.sequence = 1024;
+  run.micro = 2;
+  const int64_t once = line(profile_memory(run), "activations");
+  run.megatron.flash_library.set(true);
+  EXPECT_EQ(line(profile_memory(run), "activations") - once, 2048 * 2 * 512);
+  run.micro = 1;
+  EXPECT_EQ(line(profile_memory(run), "activations"), once / 2);
 }
 
 TEST(MegatronProfile, SaysWhatItAssumed) {

@@ -1,0 +1,13 @@
+// Internal to src/planner/published: parts of read_megatron_row().
+#pragma once
+
+#include "planner/published/published_frameworks.h"
+
+namespace fivefold {
+
+// Layers as the arguments in the notes have them.
+void read_megatron_model(const PublishedRun& row, FrameworkRun& run);
+// Layers of uneven stages. Errors: they are not stated.
+Status read_megatron_stages(const PublishedRun& row, FrameworkRun& run);
+
+}  // namespace fivefold
