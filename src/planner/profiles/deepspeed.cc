@@ -17,6 +17,7 @@ constexpr double kFlatCopies = 0.5, kFlatCopiesBf16 = 2.5;
 constexpr double kCheckpointFactor = 1.5;
 // CUDA context, NCCL's communicators, fused kernels: A100, in nvidia-smi's figure.
 constexpr double kProcess = 5 * 0x1p30;
+constexpr double kSubGroup = 1e9;   // elements that level 2 and 3 step at a time
 constexpr double kLogitsBytes = 6;  // bf16 or fp16, and fp32
 
 class DeepspeedStage {
@@ -36,10 +37,18 @@ class DeepspeedStage {
     ProfileMemory memory;
     ProfilePhase step{.name = "step", .lines = {}};
     add_states(step);
+    ProfilePhase update{.name = "optimizer", .lines = step.lines, .fragments = false};
     memory.static_bytes = step.bytes();
+    add_buckets(step);
     add_activations(step);
-    if (run_.sharding.counts_process) add_line(step, "context and libraries", kProcess, "constant");
     memory.phases.push_back(std::move(step));
+    if (run_.zero >= 2 && !run_.optimizer_on_host) {
+      add_line(update, "fp32 gradients", 4 * std::min(kSubGroup, parameters_ / ranks()),
+               "4 B x a sub-group of 1e9 at most");
+      memory.phases.push_back(std::move(update));
+    }
+    for (ProfilePhase& phase : memory.phases)
+      if (run_.sharding.counts_process) add_line(phase, "context and libraries", kProcess, "constant");
     return memory;
   }
 
@@ -68,12 +77,21 @@ class DeepspeedStage {
   }
 
   void add_states(ProfilePhase& step) const {
-    const double n = parameters_, ranks = static_cast<double>(run_.dp * run_.cp);
-    const double of_weights = run_.zero >= 3 ? ranks : 1, of_gradients = run_.zero >= 2 ? ranks : 1,
-                 of_states = run_.zero >= 1 ? ranks : 1;
+    const double n = parameters_;
+    const double of_weights = run_.zero >= 3 ? ranks() : 1, of_gradients = run_.zero >= 2 ? ranks() : 1,
+                 of_states = run_.zero >= 1 ? ranks() : 1;
     const bool bf16 = run_.sharding.bf16_optimizer;
-    add_line(step, "weights", 2 * n / of_weights, fmt::format("2 B x {:.0f} / {:g}", n, of_weights));
-    add_line(step, "gradients", 2 * n / of_gradients, fmt::format("2 B x {:.0f} / {:g}", n, of_gradients));
+    if (run_.zero < 3 || !run_.sharding.weights_on_host)
+      add_line(step, "weights", 2 * n / of_weights, fmt::format("2 B x {:.0f} / {:g}", n, of_weights));
+    // ZeRO-Offload hands a reduced gradient to the host at once.
+    if (run_.zero < 2 || !run_.optimizer_on_host)
+      add_line(step, "gradients", 2 * n / of_gradients, fmt::format("2 B x {:.0f} / {:g}", n, of_gradients));
+    if (run_.zero >= 2) {
+      if (!run_.optimizer_on_host)
+        add_line(step, "optimizer", 12 * n / of_states, fmt::format("12 B x {:.0f} / {:g}", n, of_states));
+      if (run_.zero == 3) add_reduce_bucket(step);
+      return;
+    }
     if (bf16) add_line(step, "fp32 gradients", 4 * n, fmt::format("4 B x {:.0f}", n));
     const double copies = bf16 ? kFlatCopiesBf16 : kFlatCopies;
     add_line(step, "flattened copies", copies * n, fmt::format("{:g} B x {:.0f}", copies, n));
@@ -82,6 +100,33 @@ class DeepspeedStage {
     // FP16_Optimizer's step: the partition's gradients in fp16, flattened, and in fp32.
     if (!bf16)
       add_line(step, "partition's gradients", 6 * n / of_states, fmt::format("6 B x {:.0f} / {:g}", n, of_states));
+  }
+
+  double ranks() const { return static_cast<double>(run_.dp * run_.cp); }
+
+  // Of level 3 it stays allocated.
+  void add_reduce_bucket(ProfilePhase& phase) const {
+    const auto elements = static_cast<double>(run_.zero_buffers.reduce_bucket.value);
+    const double buffers = run_.zero == 2 && run_.zero_buffers.second_bucket ? 2 : 1;
+    add_line(phase, "reduce bucket", 2 * buffers * elements, fmt::format("2 B x {:g} x {:g}", elements, buffers));
+  }
+  // What the backward pass of levels 2 and 3 has beside the states: contiguous buffers of their full size, however
+  // small the model, and of level 3 the copy that is scattered and the parameters that are gathered.
+  void add_buckets(ProfilePhase& phase) const {
+    if (run_.zero == 2) add_reduce_bucket(phase);
+    if (run_.zero < 3) return;
+    const auto bucket = static_cast<double>(run_.zero_buffers.reduce_bucket.value);
+    const double scattered = std::min(bucket, parameters_);
+    add_line(phase, "scattered gradients", 2 * scattered, fmt::format("2 B x {:g}", scattered));
+    const double live = std::min(parameters_, static_cast<double>(run_.zero_buffers.live_parameters.value));
+    add_line(phase, "live parameters", 2 * live, fmt::format("2 B x {:g} gathered", live));
+    add_line(phase, "gradients of the largest layer", 2 * static_cast<double>(largest_layer()),
+             fmt::format("2 B x {}", largest_layer()));
+  }
+  int64_t largest_layer() const {
+    int64_t largest = std::max(sizes_.table, sizes_.head);
+    for (const int64_t layer : sizes_.layers) largest = std::max(largest, layer);
+    return largest;
   }
 
   // Not under sequence parallelism: the h-terms are whole on each rank. Scores of unfused attention in 2 B with their

@@ -23,6 +23,7 @@ ProfileMemory reported_memory(const FrameworkRun& run, MemoryOfStage memory_of_s
   std::optional<ProfileMemory> most;
   for (int64_t stage = first; stage <= last; ++stage) {
     ProfileMemory memory = memory_of_stage(stage);
+    memory.stage = stage;
     if (!most || memory.peak().bytes() > most->peak().bytes()) most = std::move(memory);
   }
   return *std::move(most);

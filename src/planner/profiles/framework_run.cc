@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "planner/profiles/framework_profile.h"
+#include "planner/profiles/host_memory.h"
 
 namespace fivefold {
 
@@ -18,7 +19,9 @@ const ProfilePhase& ProfileMemory::peak() const {
   return *std::ranges::max_element(phases, {}, [](const ProfilePhase& phase) { return phase.bytes(); });
 }
 
-ProfileMemory profile_memory(const FrameworkRun& run) {
+namespace {
+
+ProfileMemory memory_of_step(const FrameworkRun& run) {
   switch (run.framework) {
     case Framework::kFivefold:
       break;
@@ -34,6 +37,14 @@ ProfileMemory profile_memory(const FrameworkRun& run) {
       return hf_memory(run);
   }
   FIVEFOLD_CHECK(false);
+}
+
+}  // namespace
+
+ProfileMemory profile_memory(const FrameworkRun& run) {
+  ProfileMemory memory = memory_of_step(run);
+  add_host_memory(run, memory);
+  return memory;
 }
 
 }  // namespace fivefold

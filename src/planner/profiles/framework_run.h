@@ -66,6 +66,13 @@ enum class AdapterKind : uint8_t {
   kPrompt,        // virtual tokens ahead of each sequence
   kFullScale,     // scales and shifts of every linear, and the norms (LLaMA-Adapter v2)
 };
+// How the model comes to be, before it is cut over ranks.
+enum class ModelInit : uint8_t {
+  kSharded,    // every rank makes or loads its own part: meta device, zero.Init, Megatron
+  kFirstRank,  // one rank of a node loads all of it on the host and hands it out unit by unit (sync_module_states)
+  kEveryRank,  // every rank loads all of it on the host and hands it to its GPU unit by unit
+  kOnDevice,   // every rank has all of it on its GPU first
+};
 // Whose code the layers are.
 enum class LayerCode : uint8_t { kTransformers, kLitGpt };
 // What a figure counts.
@@ -120,6 +127,13 @@ struct MegatronSwitches {
   Switch<bool> masked_lm = false;               // BERT: token types, a dense layer before the logits, a binary head
 };
 
+// Buffers of DeepSpeed's ZeRO 2 and 3, in elements.
+struct ZeroSwitches {
+  Switch<int64_t> reduce_bucket = 500'000'000;
+  Switch<bool> second_bucket = false;               // overlap_comm at level 2
+  Switch<int64_t> live_parameters = 1'000'000'000;  // gathered at level 3, those ahead of their use included
+};
+
 struct FrameworkRun {
   Framework framework = Framework::kMegatron;
   ModelSpec model;             // vocabulary as on disk
@@ -159,7 +173,11 @@ struct FrameworkRun {
   // A vendor's own recipe: fused kernels, cuDNN's attention, tensor parallelism's collectives beside its products.
   Switch<bool> tuned_kernels = false;
   Switch<VocabularyStages> vocabulary_stages = VocabularyStages::kLast;
+  Switch<ModelInit> init = ModelInit::kSharded;  // transformers: other defaults (host_memory.h)
+  // Gradients of a step's microbatches are added up whole and reduced once (FSDP's no_sync).
+  Switch<bool> reduces_once = false;
   ShardingSwitches sharding;
+  ZeroSwitches zero_buffers;
   // Uneven stages; empty: the framework's rule. Megatron-LM: p x v entries, in the order of the pipeline, when v > 1.
   std::vector<int64_t> stage_layers;
   HfSwitches hf;
@@ -182,8 +200,18 @@ struct ProfilePhase {
   int64_t bytes() const;
 };
 
+// On the host, of each rank: as long as it trains, and while it loads the model.
+struct HostMemory {
+  ProfilePhase step{.name = "step", .lines = {}}, start{.name = "start-up", .lines = {}};
+  int64_t start_of_node = 0;  // beside the ranks' own while loading: what is there once a node
+};
+
 struct ProfileMemory {
   std::vector<ProfilePhase> phases;
+  // The GPU while the model is made and cut. No phase of the step: no figure that is reset later counts it.
+  ProfilePhase start{.name = "start-up", .lines = {}};
+  HostMemory host;
+  int64_t stage = 0;                 // of the pipeline, whose lines these are
   int64_t static_bytes = 0;          // between steps
   std::vector<std::string> assumed;  // switches that nobody set and that a line depends on, with their values
   const ProfilePhase& peak() const;  // REQUIRES: a phase

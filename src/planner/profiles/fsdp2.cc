@@ -62,8 +62,9 @@ class ShardedRun {
     update.lines = loss.lines;
     // A sharded run keeps what it once reserved for gradients; of one GPU's they are gone at the loss.
     const double gradients = gradient_bytes();
-    if (sharded()) add_line(loss, "gradients", gradients, "of the shard");
-    add_line(update, "gradients", gradients, "of the shard");
+    const char* of = run_.reduces_once ? "whole, reduced once a step" : "of the shard";
+    if (sharded()) add_line(loss, "gradients", gradients, of);
+    add_line(update, "gradients", gradients, of);
     if (sharded()) add_line(loss, "unsharded", unsharded_bytes(), "two layers, and the token table or output matrix");
     add_activations(loss);
     memory.phases = {loss, update};
@@ -135,7 +136,7 @@ class ShardedRun {
   double gradient_bytes() const {
     if (run_.sharding.weights_on_host || run_.sharding.optimizer_in_backward) return 0;
     const auto bytes = static_cast<double>(dtype_bytes(run_.gradient_dtype));
-    return bytes * (run_.trains_adapter ? adapter_ : parameters()) / shards();
+    return bytes * (run_.trains_adapter ? adapter_ : parameters()) / (run_.reduces_once ? 1 : shards());
   }
 
   double unsharded_bytes() const {

@@ -60,7 +60,7 @@ class HfStep {
 
   // Of earlier microbatches of the step.
   void add_accumulated(ProfilePhase& phase) const {
-    if (run_.microbatches <= 1) return;
+    if (run_.microbatches <= 1 || held_.on_host()) return;
     const double width = run_.hf.deepspeed && held_.full() ? 2 : held_.trained_width();
     add_line(phase.lines, "accumulated gradients", width * held_.trained() / held_.trained_shards(),
              fmt::format("{} B x {} / {}", width, held_.trained(), held_.trained_shards()));
@@ -138,8 +138,9 @@ class HfStep {
              fmt::format("{} B a token x {}", live_layer(), tokens()));
     if (held_.full() && held_.sharded()) {
       const int64_t done = n_.linear + n_.vectors - n_.layer_linear - n_.layer_vectors;
+      const double kept = held_.on_host() ? 0 : held_.trained_width() * static_cast<double>(done);
       add_line(
-          phase.lines, "gradients", held_.trained_width() * static_cast<double>(done) / held_.trained_shards(),
+          phase.lines, "gradients", kept / held_.trained_shards(),
           fmt::format("{} B x {} / {}: of the layers behind it", held_.trained_width(), done, held_.trained_shards()));
       add_line(phase.lines, "whole gradients", 2 * static_cast<double>(n_.head + div_floor(n_.layer_linear, 4)),
                fmt::format("2 B x (output matrix {} + down projection)", n_.head));
@@ -152,6 +153,7 @@ class HfStep {
 
   ProfilePhase optimizer() const {
     ProfilePhase phase{.name = "optimizer", .lines = states_, .fragments = false};
+    if (held_.on_host()) return phase;
     if (run_.hf.deepspeed && held_.full()) {
       add_line(phase.lines, "gradients", 2 * held_.trained() / held_.trained_shards(),
                fmt::format("2 B x {} / {}", held_.trained(), held_.trained_shards()));

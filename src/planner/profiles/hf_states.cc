@@ -47,7 +47,7 @@ void HfStates::add_adapter(std::vector<ProfileLine>& lines) const {
            fmt::format("({} B x {} + 2 B x {}) / {}", frozen.cut, linear, plain, shards()));
   if (run_.hf.wraps_on_device && fsdp())
     add_line(lines, "uncut weights", frozen.cut * linear + 2 * plain, "the model as it was before FSDP took it over");
-  add_line(lines, "quantisation", frozen.whole * linear, fmt::format("{} B x {}, on every rank", frozen.whole, linear));
+  add_quantisation(lines);
   // Whole adapters beside FSDP's units cost 2 x 4 B where 3 would be expected; measured (fms 0205, 0237).
   const double copies = sharded() && adapter_is_whole() ? 2 : 3;
   add_line(lines, "adapter", copies * trained_width() * trained() / trained_shards(),
@@ -59,12 +59,17 @@ void HfStates::add_adapter(std::vector<ProfileLine>& lines) const {
              fmt::format("6 B x {}: weights, m, v", n_.embeddings));
 }
 
+void HfStates::add_quantisation(std::vector<ProfileLine>& lines) const {
+  const double whole = frozen_bytes(run_).whole;
+  add_line(lines, "quantisation", whole * static_cast<double>(n_.linear),
+           fmt::format("{} B x {}, on every rank", whole, n_.linear));
+}
+
 std::vector<ProfileLine> HfStates::lines() const {
   std::vector<ProfileLine> lines;
-  if (full())
-    add_full(lines);
-  else
-    add_adapter(lines);
+  if (full() && !on_host()) add_full(lines);
+  if (!full() && !on_host()) add_adapter(lines);
+  if (!full() && on_host()) add_quantisation(lines);
   if (run_.dp > 1 && run_.zero == 0)
     add_line(lines, "buckets", trained_width() * trained(), "DDP's copy of the gradients");
   const bool hopper = run_.gpu.starts_with("h") || run_.gpu.find("b200") != std::string::npos;

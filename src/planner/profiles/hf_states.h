@@ -15,13 +15,15 @@ class HfStates {
   // Weights are divided: FSDP 1, or DeepSpeed's ZeRO-3.
   bool sharded() const { return run_.zero >= 3 && run_.dp > 1; }
   bool fsdp() const { return sharded() && !run_.hf.deepspeed; }
+  // FSDP's CPU offload, or ZeRO-3's: shards and what is updated lie on the host.
+  bool on_host() const { return sharded() && run_.sharding.weights_on_host; }
   // Weights in fp32 that operations cast: the residual stream is fp32, too.
   bool wide() const { return trains_in_fp32(run_); }
   // Of what is trained: elements, bytes of an element, ranks that share it, bytes of its gradients on a rank.
   double trained() const { return static_cast<double>(full() ? n_.all() : n_.adapter); }
   double trained_width() const;
   double trained_shards() const;
-  double gradient_bytes() const { return trained_width() * trained() / trained_shards(); }
+  double gradient_bytes() const { return on_host() ? 0 : trained_width() * trained() / trained_shards(); }
 
   std::vector<ProfileLine> lines() const;
 
@@ -31,6 +33,7 @@ class HfStates {
   bool adapter_is_whole() const { return !full() && (!sharded() || run_.hf.fused_adapters); }
   void add_full(std::vector<ProfileLine>& lines) const;
   void add_adapter(std::vector<ProfileLine>& lines) const;
+  void add_quantisation(std::vector<ProfileLine>& lines) const;
 
   const FrameworkRun& run_;
   HfParameters n_;
