@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <compare>
+#include <functional>
 #include <limits>
 
 #include "base/integer.h"
@@ -159,9 +160,18 @@ std::vector<double> stage_flops(const ModelSpec& model, const std::vector<int64_
   return flops_of(work_before(model, sequence), head_flops(model), layers_per_stage);
 }
 
-std::vector<int64_t> balanced_layers(const ModelSpec& model, const ParallelConfig& parallel, int64_t sequence) {
-  const std::vector<double> before = work_before(model, sequence);
-  const double head = head_flops(model);
+namespace {
+
+// The virtual stages of the last round, without the very last one: the fewest layers first, then the most.
+std::vector<int64_t> fuller_behind_the_first(std::vector<int64_t> layers, const ParallelConfig& parallel) {
+  if (parallel.pp < 3 || placement_of(parallel) == Placement::kV) return layers;
+  const auto first = layers.end() - parallel.pp, last = layers.end() - 1;
+  std::sort(first, last, std::greater<>());
+  std::rotate(first, last - 1, last);
+  return layers;
+}
+
+std::vector<int64_t> quickest_ranks(const std::vector<double>& before, double head, const ParallelConfig& parallel) {
   std::vector<int64_t> best =
       quickest_stages(before, head, static_cast<size_t>(parallel.pp) * static_cast<size_t>(parallel.vpp));
   if (parallel.vpp == 1) return best;
@@ -183,6 +193,19 @@ std::vector<int64_t> balanced_layers(const ModelSpec& model, const ParallelConfi
     }
   }
   return best;
+}
+
+}  // namespace
+
+std::vector<int64_t> balanced_layers(const ModelSpec& model, const ParallelConfig& parallel, int64_t sequence) {
+  const std::vector<double> before = work_before(model, sequence);
+  const double head = head_flops(model);
+  const std::vector<int64_t> best = quickest_ranks(before, head, parallel);
+  std::vector<int64_t> other = fuller_behind_the_first(best, parallel);
+  const auto balance = [&](const std::vector<int64_t>& layers) {
+    return balance_of(parallel, flops_of(before, head, layers));
+  };
+  return balance(best) < balance(other) ? best : other;
 }
 
 std::vector<int64_t> layers_per_stage(const ModelSpec& model, const ParallelConfig& parallel, int64_t sequence) {

@@ -36,7 +36,8 @@ std::vector<double> stage_flops(const ModelSpec& model, const std::vector<int64_
 
 // Layers per virtual stage such that the slowest rank, with all its chunks, is as quick as a cut between layers allows
 // (stage_flops); of equal ones the cut whose slowest virtual stage is quickest, then the one with the most even rest,
-// then the one with fewer layers at the start, where most microbatches are in flight.
+// then the one with fewer layers at the start, where most microbatches are in flight, and more right behind it: as the
+// last stage's neighbour the longest stage would hold up both ends of a step.
 // With one chunk a rank the best of all cuts; with several the best one that moving single layers from it leads to.
 // Stages may be empty.
 std::vector<int64_t> balanced_layers(const ModelSpec& model, const ParallelConfig& parallel, int64_t sequence);

@@ -21,7 +21,8 @@ constexpr WrongFile kWrongFiles[] = {
      "validate_every, compare_replicas_every)"},
     {"[paralel]\ndp = 2", "run.toml:1: [paralel]: unknown section (did you mean [parallel]?)"},
     {"[x.y]\nz = 1",
-     "run.toml:1: [x]: unknown section (sections: run, model, method, hardware, framework, parallel, batch, precision, recompute, "
+     "run.toml:1: [x]: unknown section (sections: run, model, method, hardware, framework, parallel, batch, precision, "
+     "recompute, "
      "optimizer, lr, data, checkpoint, limits, comm, log)"},
     {"dp = 2", "run.toml:1: dp: unknown key outside of any section (did you mean parallel.dp?)"},
     {"parallel = 2", "run.toml:1: parallel: is a section, not a key (write [parallel])"},

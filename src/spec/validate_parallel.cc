@@ -204,14 +204,30 @@ std::vector<int64_t> ulysses_degrees(int64_t num_heads, int64_t num_kv_heads) {
   return degrees;
 }
 
+namespace {
+
+bool cuts_all(int64_t degree, const std::vector<Divisible>& items) {
+  return std::all_of(items.begin(), items.end(), [&](const Divisible& item) { return cuts(degree, item); });
+}
+
+// The same ranks over heads as far as these divide, and over the sequence: ", or tp = 4 with cp = 2 and cp_kind =
+// ring". Nothing where no further split of the heads leaves some for cp, or leaves the eight ranks of a usual node.
+std::string both_axes(const ModelSpec& model, int64_t tp, int64_t cp) {
+  const std::vector<Divisible> items = tensor_parallel_items(model);
+  for (int64_t more = std::min(cp - 1, div_floor(int64_t{8}, tp)); more > 1; --more)
+    if (cp % more == 0 && cuts_all(tp * more, items))
+      return fmt::format(", or tp = {} with cp = {} and cp_kind = ring", tp * more, div_exact(cp, more));
+  return "";
+}
+
+}  // namespace
+
 void check_tensor_parallel(const ModelSpec& model, const RunConfig& config, std::vector<Error>& errors) {
   const int64_t tp = config.parallel.tp;
   const std::vector<Divisible> items = tensor_parallel_items(model);
   int64_t most = 1;
   for (const Divisible& item : items) most = std::max(most, item.size);
-  const auto legal = [&](int64_t degree) {
-    return std::all_of(items.begin(), items.end(), [&](const Divisible& item) { return cuts(degree, item); });
-  };
+  const auto legal = [&](int64_t degree) { return cuts_all(degree, items); };
   for (const Divisible& item : items) {
     if (cuts(tp, item)) continue;
     std::string problem = fmt::format("{} does not divide {} {}", tp, item.size, item.noun);
@@ -249,7 +265,7 @@ void check_context_parallel(const ModelSpec& model, const RunConfig& config, std
     errors.push_back(
         {"parallel.cp",
          fmt::format("ulysses cannot split {} query and {} KV heads per tp rank over {} ranks", heads, kv, cp),
-         hint + ", or cp_kind = ring"});
+         hint + ", or cp_kind = ring" + both_axes(model, tp, cp)});
     return;
   }
 }

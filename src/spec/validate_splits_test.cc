@@ -101,7 +101,7 @@ TEST(ValidateSplits, ContextParallelism) {
       {tiny(),
        ulysses(with({"parallel.cp=8"})),
        {"parallel.cp: ulysses cannot split 4 query and 2 KV heads per tp rank over 8 ranks (use cp = 4, or cp_kind = "
-        "ring)"}},
+        "ring, or tp = 4 with cp = 2 and cp_kind = ring)"}},
       // A rank has one query head, with a KV head that two ranks share.
       {tiny(),
        ulysses(with({"parallel.cp=2", "parallel.tp=4"})),

@@ -128,16 +128,16 @@ TEST(Validate, TensorParallelDividesHeadsAndWidths) {
 
 TEST(Validate, ContextParallelSplitsHeadsUnderUlysses) {
   expect_layout_errors({
-      // Planner case P30: 28 heads on 8 ranks: 4, or the ring.
+      // 28 heads on 8 ranks: 4, the ring, or both axes.
       {dense_model({.hidden = 3584, .heads = 28, .kv_heads = 4, .ffn = 18944}),
        {"parallel.cp=8", "parallel.cp_kind=ulysses"},
        {"parallel.cp: ulysses cannot split 28 query and 4 KV heads per tp rank over 8 ranks (use cp = 4 or 28, or "
-        "cp_kind = ring)"}},
+        "cp_kind = ring, or tp = 4 with cp = 2 and cp_kind = ring)"}},
       // tp 4 leaves 8 query heads and 2 KV heads to a rank.
       {dense_model(),
        {"parallel.cp=16", "parallel.cp_kind=ulysses", "parallel.tp=4"},
        {"parallel.cp: ulysses cannot split 8 query and 2 KV heads per tp rank over 16 ranks (use cp = 8, or cp_kind = "
-        "ring)"}},
+        "ring, or tp = 8 with cp = 8 and cp_kind = ring)"}},
       {with_mixer(MixerKind::kMamba2),
        {"parallel.cp=2"},
        {"parallel.cp: splits attention over the sequence; this model has recurrent layers (use cp = 1)"}},

@@ -16,4 +16,6 @@ int64_t needed_bytes(const ProfileMemory& memory) {
   return most + kOutsideAllocator;
 }
 
+int64_t start_bytes(const ProfileMemory& memory) { return memory.start.bytes() + kOutsideAllocator; }
+
 }  // namespace fivefold

@@ -16,5 +16,7 @@ inline constexpr int64_t kOutsideAllocator = 3 * (int64_t{1} << 29);
 
 // Compare with all of the device's memory. REQUIRES: a phase.
 int64_t needed_bytes(const ProfileMemory& memory);
+// The same of start-up, whose tensors come one after the other.
+int64_t start_bytes(const ProfileMemory& memory);
 
 }  // namespace fivefold

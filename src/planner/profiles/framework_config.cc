@@ -40,6 +40,7 @@ void read_layout(const ModelSpec& model, const RunConfig& config, FrameworkRun& 
   run.cp = parallel.cp;
   run.ep = parallel.ep;
   run.zero = parallel.zero;
+  if (parallel.reduce == ReduceWhen::kStep) run.reduces_once.set(true);
   run.shard_size = parallel.shard_size == parallel.dp * parallel.cp ? 0 : parallel.shard_size;
   const bool experts =
       std::ranges::any_of(model.layers, [](const LayerSpec& l) { return l.mlp.kind == MlpKind::kMoe; });
@@ -159,6 +160,7 @@ RunConfig framework_run_config(const FrameworkRun& run, const RunConfig& base) {
   parallel.etp = static_cast<int>(run.expert_tp.value);
   parallel.zero = run.zero;
   parallel.shard_size = static_cast<int>(run.shard_size);
+  parallel.reduce = run.reduces_once ? ReduceWhen::kStep : ReduceWhen::kMicrobatch;
   parallel.stages = {};
   if (!run.stage_layers.empty() && run.vpp == 1)
     parallel.stages = {.cut = StageCut::kListed, .layers = run.stage_layers};

@@ -174,7 +174,7 @@ struct FrameworkRun {
   Switch<bool> tuned_kernels = false;
   Switch<VocabularyStages> vocabulary_stages = VocabularyStages::kLast;
   Switch<ModelInit> init = ModelInit::kSharded;  // transformers: other defaults (host_memory.h)
-  // Gradients of a step's microbatches are added up whole and reduced once (FSDP's no_sync).
+  // Gradients of a step's microbatches are added up whole and reduced once (FSDP's no_sync; parallel.reduce = step).
   Switch<bool> reduces_once = false;
   ShardingSwitches sharding;
   ZeroSwitches zero_buffers;

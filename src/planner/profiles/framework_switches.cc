@@ -29,6 +29,7 @@ constexpr std::string_view kCrossEntropyNames[] = {"unfused",         "native_fu
 constexpr std::string_view kAttentionNames[] = {"flash", "unfused"};
 constexpr std::string_view kFrozenNames[] = {"none", "bf16", "nf4", "nf4_double", "int4", "int8"};
 constexpr std::string_view kVocabularyNames[] = {"last", "one_more", "two_more", "interlaced"};
+constexpr std::string_view kInitNames[] = {"sharded", "first_rank", "every_rank", "on_device"};
 constexpr std::string_view kCodeNames[] = {"transformers", "litgpt"};
 constexpr std::string_view kAdapterNames[] = {"lora",      "output", "scale",     "weight_update",
                                               "transform", "prompt", "full_scale"};
@@ -60,7 +61,11 @@ constexpr Key kKeys[] = {
     {"vocabulary_stages", kMegatron, NAMED(vocabulary_stages, kVocabularyNames)},
     {"compiled", kFsdp2, PLAIN(sharding.compiled)},
     {"optimizer_in_backward", kFsdp2, PLAIN(sharding.optimizer_in_backward)},
-    {"weights_on_host", kFsdp2 | kDeepspeed, PLAIN(sharding.weights_on_host)},
+    {"weights_on_host", kFsdp2 | kDeepspeed | kHf, PLAIN(sharding.weights_on_host)},
+    {"init", kAll, NAMED(init, kInitNames)},
+    {"reduce_bucket", kDeepspeed, PLAIN(zero_buffers.reduce_bucket)},
+    {"second_bucket", kDeepspeed, PLAIN(zero_buffers.second_bucket)},
+    {"live_parameters", kDeepspeed, PLAIN(zero_buffers.live_parameters)},
     {"bf16_optimizer", kDeepspeed, PLAIN(sharding.bf16_optimizer)},
     {"code", kHf, NAMED(hf.code, kCodeNames)},
     {"autocast", kHf, PLAIN(hf.autocast)},

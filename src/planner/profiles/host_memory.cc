@@ -104,11 +104,12 @@ void add_host_memory(const FrameworkRun& run, ProfileMemory& memory) {
   if (init == ModelInit::kEveryRank)
     add_line(host.start, "whole model", whole, fmt::format("{:g} B x {:.0f}", width, n.all));
   if (init == ModelInit::kFirstRank) host.start_of_node = static_cast<int64_t>(whole);
+  // A whole model is freed unit by unit as these are flattened and cut.
   if (init == ModelInit::kOnDevice || !cut)
     add_line(memory.start, "whole model", whole, fmt::format("{:g} B x {:.0f}", width, n.all));
-  if (!cut) return;
-  add_line(memory.start, "shard", whole / shards, fmt::format("{:g} B x {:.0f} / {:g}", width, n.all, shards));
-  if (init != ModelInit::kOnDevice)
+  else
+    add_line(memory.start, "shard", whole / shards, fmt::format("{:g} B x {:.0f} / {:g}", width, n.all, shards));
+  if (cut)
     add_line(memory.start, "unit", width * n.largest, fmt::format("{:g} B x {:.0f}, the largest", width, n.largest));
 }
 

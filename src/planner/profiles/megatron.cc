@@ -28,6 +28,8 @@ int64_t logits_bytes_per_element(const FrameworkRun& run) {
       return 2;
     case CrossEntropyKernel::kNativeFused:
       return is_a100(run) ? 15 : 10;
+    case CrossEntropyKernel::kEager:  // until June 2024 the loss subtracted the maximum into a copy
+      return 10;
     default:
       return 6;  // bf16 logits, fp32 copy
   }

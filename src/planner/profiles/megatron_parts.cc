@@ -22,7 +22,7 @@ double mixer_bytes(const FrameworkRun& run, const MixerSpec& m) {
   double bytes = latent ? latent_bytes(run, m) : (2 * (a + 2 * k) * d + 2 * a * d + 4 * a) / t;
   // Norms of q and k read a copy that is contiguous and write another; v holds on to the packed projection.
   if (m.qk_norm && !latent) bytes += (4 * (a + k) * d + 8 * (a + k)) / t;
-  if (run.attention == AttentionKernel::kUnfused)
+  if (run.attention == AttentionKernel::kUnfused && run.checkpointing != Checkpointing::kCoreAttention)
     bytes += (run.dropout ? 5 : 4) * a * number(div_exact(run.sequence, run.cp)) / t;
   // flash-attn's output is [b, s, a, d] and is kept; the projection after it keeps it as [s, b, a d]. One sequence is
   // the same bytes in both.

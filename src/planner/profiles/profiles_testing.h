@@ -9,11 +9,12 @@
 
 namespace fivefold {
 
-inline int64_t line(const ProfileMemory& memory, const std::string& name) {
-  for (const ProfileLine& each : memory.peak().lines)
+inline int64_t line(const ProfilePhase& phase, const std::string& name) {
+  for (const ProfileLine& each : phase.lines)
     if (each.name == name) return each.bytes;
   return 0;
 }
+inline int64_t line(const ProfileMemory& memory, const std::string& name) { return line(memory.peak(), name); }
 
 inline void expect_line(const ProfileMemory& memory, const std::string& name, double bytes) {
   EXPECT_NEAR(static_cast<double>(line(memory, name)) / bytes, 1, 1e-3) << name;
