@@ -1,11 +1,14 @@
-// fivefold reconcile RUN_DIRECTORY: the plan of a run beside its record.
+// fivefold reconcile RUN_DIRECTORY: the plan of a run beside its record; with --log, of a run in another framework beside
+// its log.
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "cli/common_options.h"
+#include "cli/foreign_run.h"
 #include "cli/machine.h"
 #include "reconcile/load.h"
+#include "reconcile/log_rows.h"
 #include "reconcile/recorded_step.h"
 #include "report/timeline_picture.h"
 
@@ -13,8 +16,9 @@ namespace fivefold {
 namespace {
 
 struct ReconcileOptions {
-  CommonOptions common;  // `config` is the run's folder
+  CommonOptions common;  // `config` is the run's folder, or, with logs, a configuration
   std::string against, baseline, hardware;
+  LogOptions logs;
   bool timeline = false;
 };
 
@@ -35,9 +39,26 @@ std::string timeline_text(const PlannedRun& run) {
   return "\nTimeline of a step\n" + draw_timelines(blocks, output_width());
 }
 
+ExitCode reconcile_logs(const ReconcileOptions& options) {
+  std::vector<Error> errors;
+  const auto prediction = load_framework_prediction(options.common, options.hardware, errors);
+  const auto log = read_logs(options.logs, errors);
+  if (!prediction || !log) {
+    print_errors(errors);
+    return ExitCode::kBadInput;
+  }
+  const Reconciliation result = reconcile_log(*prediction, *log);
+  if (options.common.json)
+    print_json(to_json(result));
+  else
+    print(to_text(result));
+  return result.pass() ? ExitCode::kDone : ExitCode::kOutsideBound;
+}
+
 ExitCode run_reconcile(const ReconcileOptions& options) {
   apply_common_options(options.common);
-  if (options.common.config.empty()) return bad_input({"reconcile", "no run is given", "fivefold reconcile runs/NAME"});
+  if (!options.logs.files.empty()) return reconcile_logs(options);
+  if (options.common.config.empty()) return bad_input({"reconcile", "no run is given", "fivefold reconcile runs/NAME, or reconcile CONFIG --log FILE"});
   LoadPlannedRun load{.run_directory = options.common.config,
                       .against = options.against,
                       .set = options.common.set,
@@ -74,7 +95,10 @@ ExitCode run_reconcile(const ReconcileOptions& options) {
 RunCommand add_reconcile_command(CLI::App& app) {
   auto options = std::make_shared<ReconcileOptions>();
   add_common_options(app, options->common);
-  app.get_option("config")->description("folder of the run (runs/NAME)")->option_text("RUN_DIRECTORY");
+  app.get_option("config")
+      ->description("folder of the run (runs/NAME); with --log the configuration of a run in another framework")
+      ->option_text("RUN_DIRECTORY|CONFIG");
+  add_log_options(app, options->logs);
   app.add_option("--against", options->against, "plan this configuration instead of the recorded one")
       ->option_text("CONFIG");
   app.add_option("--baseline", options->baseline, "run that scaling efficiency refers to")

@@ -52,6 +52,8 @@ std::optional<LogKind> log_kind_of(std::string_view name) {
 
 std::string_view to_string(LoggedMemoryKind kind) {
   switch (kind) {
+    case LoggedMemoryKind::kBetweenSteps:
+      return "between_steps";
     case LoggedMemoryKind::kAllocated:
       return "allocated";
     case LoggedMemoryKind::kReserved:

@@ -44,9 +44,10 @@ struct LoggedStep {
 };
 
 enum class LoggedMemoryKind : uint8_t {
-  kAllocated,  // peak of torch.cuda.max_memory_allocated, or of blocks in use
-  kReserved,   // peak of max_memory_reserved
-  kProcess,    // what nvidia-smi shows for the card
+  kBetweenSteps,  // allocated while no step runs: weights, gradients' buffers, optimizer states
+  kAllocated,     // peak of torch.cuda.max_memory_allocated, or of blocks in use
+  kReserved,      // peak of max_memory_reserved
+  kProcess,       // what nvidia-smi shows for the card
 };
 std::string_view to_string(LoggedMemoryKind kind);
 

@@ -51,10 +51,12 @@ TEST(MegatronLog, StepsMemoryArgumentsAndTimers) {
   EXPECT_DOUBLE_EQ(*log.steps[0].loss, 10.85831);
   EXPECT_FALSE(log.steps[1].grad_norm);  // nan
   EXPECT_EQ(log.peak(LoggedMemoryKind::kAllocated), static_cast<int64_t>(50277.15625 * kMegabyte));
-  ASSERT_EQ(log.memory.size(), 5U);
-  EXPECT_EQ(log.memory[2].rank, 8);
-  EXPECT_EQ(log.memory[4].kind, LoggedMemoryKind::kProcess);
-  EXPECT_EQ(log.memory[4].bytes, 45000 * kMiB);
+  ASSERT_EQ(log.memory.size(), 7U);
+  EXPECT_EQ(log.memory[0].kind, LoggedMemoryKind::kBetweenSteps);
+  EXPECT_EQ(log.memory[0].bytes, static_cast<int64_t>(std::llround(9909.08 * kMegabyte)));
+  EXPECT_EQ(log.memory[3].rank, 8);
+  EXPECT_EQ(log.memory[6].kind, LoggedMemoryKind::kProcess);
+  EXPECT_EQ(log.memory[6].bytes, 45000 * kMiB);
   EXPECT_EQ(log.arguments.at("tensor_model_parallel_size"), "8");
   EXPECT_EQ(log.arguments.at("sequence_parallel"), "True");
   EXPECT_EQ(log.arguments.at("padded_vocab_size"), "51200");

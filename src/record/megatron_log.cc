@@ -118,6 +118,7 @@ class MegatronReader {
     const auto note = [&](std::string_view key, LoggedMemoryKind kind) {
       if (const auto mib = number_after(line, key)) note_memory(log_, rank, kind, *mib * static_cast<double>(kMiB));
     };
+    note("| allocated", LoggedMemoryKind::kBetweenSteps);
     note("max allocated", LoggedMemoryKind::kAllocated);
     note("max reserved", LoggedMemoryKind::kReserved);
     note("total device memory used", LoggedMemoryKind::kProcess);

@@ -1,0 +1,28 @@
+// A run in another framework as the command line gives it: its configuration with all that is predicted, and its logs.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/common_options.h"
+#include "reconcile/framework_prediction.h"
+#include "record/foreign_log.h"
+
+namespace fivefold {
+
+struct LogOptions {
+  std::vector<std::string> files;
+  std::string from = "auto";
+};
+// --log and --from. REQUIRES: `options` outlives `app`.
+void add_log_options(CLI::App& app, LogOptions& options);
+
+// All files as one log. Nothing: `errors` says why.
+std::optional<ForeignLog> read_logs(const LogOptions& options, std::vector<Error>& errors);
+
+// `hardware`: instead of the configuration's; empty: that. Nothing: `errors` says why.
+std::optional<FrameworkPrediction> load_framework_prediction(const CommonOptions& options, const std::string& hardware,
+                                                             std::vector<Error>& errors);
+
+}  // namespace fivefold
