@@ -11,7 +11,8 @@ void add_log_options(CLI::App& app, LogOptions& options) {
   app.add_option("--log", options.files, "log of the run in another framework; may be repeated")
       ->allow_extra_args(false)
       ->option_text("FILE");
-  app.add_option("--from", options.from, "what the logs are: auto, megatron, torchtitan, hf, nvidia-smi, snapshot, messages")
+  app.add_option("--from", options.from,
+                 "what the logs are: auto, megatron, torchtitan, hf, nvidia-smi, snapshot, messages")
       ->option_text("KIND");
 }
 

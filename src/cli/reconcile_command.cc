@@ -1,5 +1,5 @@
-// fivefold reconcile RUN_DIRECTORY: the plan of a run beside its record; with --log, of a run in another framework beside
-// its log.
+// fivefold reconcile RUN_DIRECTORY: the plan of a run beside its record; with --log, of a run in another framework
+// beside its log.
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -58,7 +58,8 @@ ExitCode reconcile_logs(const ReconcileOptions& options) {
 ExitCode run_reconcile(const ReconcileOptions& options) {
   apply_common_options(options.common);
   if (!options.logs.files.empty()) return reconcile_logs(options);
-  if (options.common.config.empty()) return bad_input({"reconcile", "no run is given", "fivefold reconcile runs/NAME, or reconcile CONFIG --log FILE"});
+  if (options.common.config.empty())
+    return bad_input({"reconcile", "no run is given", "fivefold reconcile runs/NAME, or reconcile CONFIG --log FILE"});
   LoadPlannedRun load{.run_directory = options.common.config,
                       .against = options.against,
                       .set = options.common.set,
