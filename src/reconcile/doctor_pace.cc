@@ -96,24 +96,18 @@ class PaceChecklist {
           "input data, a slow rank, garbage collection, checkpoints", summary_.spread > 2 * kUneven);
   }
 
+  double share_of(FrameworkPart part) const { return (*prediction_.time)[part] / prediction_.time->seconds; }
+
   void check_parts() {
-    const StepCost& step = prediction_.time->step;
-    const double total = prediction_.step_seconds();
-    const auto part = [&](std::initializer_list<TimePart> parts) {
-      double seconds = 0;
-      for (const TimePart each : parts) seconds += step[each];
-      return seconds / total;
-    };
-    const double bubble = part({TimePart::kBubble}),
-                 links = part({TimePart::kExposedCommunication, TimePart::kOverlapSlowdown}) +
-                         prediction_.time->exchange_s / total,
-                 recompute = part({TimePart::kRecompute}),
-                 optimizer = part({TimePart::kOptimizer, TimePart::kGradients});
-    add("where the step goes", format_seconds(total) + " predicted: forward and backward " +
-                                   percent(part({TimePart::kForward, TimePart::kBackward, TimePart::kHead})) +
-                                   ", recompute " + percent(recompute) + ", waiting for links " + percent(links) +
-                                   ", bubble " + percent(bubble) + ", gradients and optimizer " + percent(optimizer) +
-                                   ", fixed " + percent(part({TimePart::kOverhead})));
+    std::string shares;
+    for (int i = 0; i < kNumFrameworkParts; ++i) {
+      const auto part = static_cast<FrameworkPart>(i);
+      if (share_of(part) < 0.001) continue;
+      shares += (shares.empty() ? "" : ", ") + std::string(to_string(part)) + " " + percent(share_of(part));
+    }
+    add("where the step goes", format_seconds(prediction_.step_seconds()) + " predicted, MFU " +
+                                   percent(prediction_.time->mfu) + ": " + shares);
+    const double bubble = share_of(FrameworkPart::kBubble), recompute = share_of(FrameworkPart::kRecompute);
     const FrameworkRun& run = prediction_.run;
     if (bubble > kNoticeable)
       add("pipeline bubble",

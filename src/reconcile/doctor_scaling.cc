@@ -20,15 +20,21 @@ struct Point {
   double links = 0, bubble = 0, optimizer = 0;  // shares of a step
 };
 
+double links_share(const FrameworkTime& time) {
+  double seconds = 0;
+  for (const FrameworkPart part :
+       {FrameworkPart::kTensor, FrameworkPart::kContext, FrameworkPart::kExperts, FrameworkPart::kExchange})
+    seconds += time[part];
+  return seconds / time.seconds;
+}
+
 Point point_of(const FrameworkPrediction& at) {
-  const double total = at.step_seconds();
-  const StepCost& step = at.time->step;
-  return {
-      .world = at.world(),
-      .tokens_per_s = at.time->tokens_per_s,
-      .links = (step[TimePart::kExposedCommunication] + step[TimePart::kOverlapSlowdown] + at.time->exchange_s) / total,
-      .bubble = step[TimePart::kBubble] / total,
-      .optimizer = (step[TimePart::kOptimizer] + step[TimePart::kGradients]) / total};
+  const FrameworkTime& time = *at.time;
+  return {.world = at.world(),
+          .tokens_per_s = time.tokens_per_s,
+          .links = links_share(time),
+          .bubble = time[FrameworkPart::kBubble] / time.seconds,
+          .optimizer = time[FrameworkPart::kOptimizer] / time.seconds};
 }
 
 enum class BatchRule : uint8_t { kOfReplica, kOfWorld };

@@ -27,7 +27,7 @@ struct FrameworkPrediction {
   double tokens_per_step() const {
     return static_cast<double>(run.micro * run.dp * run.microbatches) * static_cast<double>(run.sequence);
   }
-  double step_seconds() const { return time ? time->step.seconds + time->exchange_s : 0; }
+  double step_seconds() const { return time ? time->seconds : 0; }
 };
 
 // Errors: those of framework_run(). REQUIRES: config.framework.name is not kFivefold.

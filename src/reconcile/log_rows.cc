@@ -122,6 +122,7 @@ class LogRows {
       rows().push_back({.section = RowSection::kAcceptance,
                         .quantity = "mfu",
                         .unit = RowUnit::kShare,
+                        .predicted = prediction_.time ? std::optional(prediction_.time->mfu) : std::nullopt,
                         .measured = peak > 0 ? *summary_.flops_per_s / peak : 0,
                         .cause = format_count(std::llround(*summary_.flops_per_s / 1e12)) +
                                  " TFLOP/s of a GPU by the framework's own count"});

@@ -45,12 +45,7 @@ void read_layout(const ModelSpec& model, const RunConfig& config, FrameworkRun& 
   const bool experts =
       std::ranges::any_of(model.layers, [](const LayerSpec& l) { return l.mlp.kind == MlpKind::kMoe; });
   if (experts) run.expert_tp.set(parallel.etp);
-  // Of the chunks of a rank together.
-  if (parallel.stages.cut == StageCut::kListed && parallel.pp > 1) {
-    run.stage_layers.assign(static_cast<size_t>(parallel.pp), 0);
-    for (size_t i = 0; i < parallel.stages.layers.size(); ++i)
-      run.stage_layers[i % run.stage_layers.size()] += parallel.stages.layers[i];
-  }
+  if (parallel.stages.cut == StageCut::kListed && parallel.pp > 1) run.stage_layers = parallel.stages.layers;
 }
 
 void read_precision(const RunConfig& config, FrameworkRun& run) {
@@ -162,8 +157,7 @@ RunConfig framework_run_config(const FrameworkRun& run, const RunConfig& base) {
   parallel.shard_size = static_cast<int>(run.shard_size);
   parallel.reduce = run.reduces_once ? ReduceWhen::kStep : ReduceWhen::kMicrobatch;
   parallel.stages = {};
-  if (!run.stage_layers.empty() && run.vpp == 1)
-    parallel.stages = {.cut = StageCut::kListed, .layers = run.stage_layers};
+  if (!run.stage_layers.empty()) parallel.stages = {.cut = StageCut::kListed, .layers = run.stage_layers};
   config.batch.micro = run.micro;
   config.batch.sequence = run.sequence;
   config.batch.global = run.micro * run.dp * run.microbatches;

@@ -89,11 +89,12 @@ class Refusals {
   }
   void check_stages(int64_t layers) {
     const int64_t sum = std::accumulate(run_.stage_layers.begin(), run_.stage_layers.end(), int64_t{0});
-    if (static_cast<int64_t>(run_.stage_layers.size()) != run_.pp || sum != layers)
-      refuse("parallel.stages",
-             fmt::format("{} stages of {} layers in all; there are {} and {}", run_.stage_layers.size(), sum, run_.pp,
-                         layers),
-             "name every stage's layers");
+    const auto entries = static_cast<int64_t>(run_.stage_layers.size());
+    if ((entries != run_.pp * run_.vpp && entries != run_.pp) || sum != layers)
+      refuse(
+          "parallel.stages",
+          fmt::format("{} stages of {} layers in all; there are {} and {}", entries, sum, run_.pp * run_.vpp, layers),
+          "name every stage's layers");
   }
 
   void check_zero() {

@@ -42,34 +42,21 @@ bool has(Framework framework, bool megatron, bool nanotron, bool fsdp2, bool dee
 
 std::vector<int64_t> stage_layers(int64_t layers, int pp, int vpp, EndsCount ends) {
   const int64_t chunks = int64_t{pp} * vpp;
-  std::vector<int64_t> stages(static_cast<size_t>(pp));
-  switch (ends) {
-    case EndsCount::kNothing:
-      if (layers % chunks != 0) return {};
-      std::ranges::fill(stages, div_exact(layers, pp));
-      return stages;
-    case EndsCount::kLoss:
-    case EndsCount::kBoth: {
-      const int64_t both = ends == EndsCount::kBoth ? 2 : 1;
-      if (pp == 1 || (layers + both) % chunks != 0) return {};
-      std::ranges::fill(stages, div_exact(layers + both, pp));
-      if (both == 2) --stages.front();
-      --stages.back();
-      return stages;
-    }
-    case EndsCount::kUneven: {
-      const int64_t each = div_floor(layers + 2, pp), more = (layers + 2) % pp;
-      if (pp == 1 || layers + 2 < chunks || each < 2) return {};
-      for (const int64_t counted : {0, 1, 2})
-        if ((layers + counted) % chunks == 0) return {};
-      // The remainder goes to the first stages.
-      for (int rank = 0; rank < pp; ++rank) stages[static_cast<size_t>(rank)] = each + (rank < more ? 1 : 0);
-      --stages.front();
-      --stages.back();
-      return stages;
-    }
+  const int64_t counted = ends == EndsCount::kNothing ? 0 : ends == EndsCount::kLoss ? 1 : 2;
+  const int64_t each = div_floor(layers + counted, chunks), more = (layers + counted) % chunks;
+  if (counted > 0 && pp == 1) return {};
+  if (ends != EndsCount::kUneven && more != 0) return {};
+  if (ends == EndsCount::kUneven) {
+    if (each < 1) return {};
+    for (const int64_t even : {0, 1, 2})
+      if ((layers + even) % chunks == 0) return {};
   }
-  FIVEFOLD_CHECK(false);
+  std::vector<int64_t> stages(static_cast<size_t>(chunks), each);
+  // What is left over goes to the chunks behind the first.
+  for (int64_t i = 0; i < more; ++i) ++stages[static_cast<size_t>(std::min(i + 1, chunks - 1))];
+  if (counted == 2) --stages.front();
+  if (counted > 0) --stages.back();
+  return stages;
 }
 
 std::array<int64_t, 12> simplicity(const FrameworkLayout& l) {

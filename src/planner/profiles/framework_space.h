@@ -72,7 +72,7 @@ class FrameworkSpace {
   int widest_tp_;
 };
 
-// Layers of each pipeline rank, of all its chunks; or nothing: they do not divide so.
+// Layers of each of the pp x vpp chunks in model order; or nothing: they do not divide so.
 std::vector<int64_t> stage_layers(int64_t layers, int pp, int vpp, EndsCount ends);
 
 // How much a layout asks of its owner, for layouts of equal speed. Less is simpler.

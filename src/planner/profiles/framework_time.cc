@@ -59,7 +59,7 @@ ModelSpec trained_model(const FrameworkRun& run) {
 
 }  // namespace
 
-// Layers go round the ranks chunk by chunk; stages that are listed divide among their chunks.
+// Layers go round the ranks chunk by chunk, as even as they can be, or as listed.
 std::vector<FrameworkClock::Chunk> FrameworkClock::chunks_of(const FrameworkRun& run) {
   const auto layers = static_cast<int64_t>(run.model.layers.size()), count = run.pp * run.vpp;
   const bool cuts_head = run.vocabulary_stages != VocabularyStages::kLast;
@@ -67,15 +67,10 @@ std::vector<FrameworkClock::Chunk> FrameworkClock::chunks_of(const FrameworkRun&
   int64_t first = 0;
   for (int64_t i = 0; i < count; ++i) {
     int64_t own = div_ceil(layers - first, count - i);
-    if (!run.stage_layers.empty()) {
-      const int64_t of_rank = run.stage_layers[static_cast<size_t>(i % run.pp)], round = div_floor(i, run.pp);
-      // The first rank's shortest chunk is its first, beside the embedding; the last rank's its last, beside the head.
-      const bool last_rank = i % run.pp == run.pp - 1;
-      const auto before = [&](int64_t rounds) {
-        return last_rank ? div_ceil(of_rank * rounds, run.vpp) : div_floor(of_rank * rounds, run.vpp);
-      };
-      own = before(round + 1) - before(round);
-    }
+    if (static_cast<int64_t>(run.stage_layers.size()) == count)
+      own = run.stage_layers[static_cast<size_t>(i)];
+    else if (!run.stage_layers.empty())  // of whole ranks
+      own = div_floor(run.stage_layers[static_cast<size_t>(i % run.pp)], run.vpp);
     const int64_t last = std::min(layers, first + own);
     chunks.push_back({first, last, i == 0, cuts_head ? i >= count - run.pp : i == count - 1});
     first = last;

@@ -181,6 +181,10 @@ class MegatronStage {
                        elements, h, tok));
     if (add_kept(line, static_cast<double>(logits))) return;
     const MegatronChunk& last = chunks_.back();
+    if (run_.checkpointing == Checkpointing::kCoreAttention && last.count > 0) {
+      const double scores = megatron_scores_bytes(run_, layer(last.first + last.count - 1).mixer);
+      line("scores of a layer", scores * tok, fmt::format("{:g} B a token x {:g}, made again", scores, tok));
+    }
     const double gradients = last.count > 0 ? megatron_gradient_bytes(run_, layer(last.first + last.count - 1)) : 0;
     line("gradients of a layer", gradients * tok, fmt::format("{:g} B a token x {}", gradients, tok));
     line("logits", static_cast<double>(logits), fmt::format("{} B x {}", logits_bytes_per_element(run_), elements));

@@ -22,8 +22,11 @@ double mixer_bytes(const FrameworkRun& run, const MixerSpec& m) {
   double bytes = latent ? latent_bytes(run, m) : (2 * (a + 2 * k) * d + 2 * a * d + 4 * a) / t;
   // Norms of q and k read a copy that is contiguous and write another; v holds on to the packed projection.
   if (m.qk_norm && !latent) bytes += (4 * (a + k) * d + 8 * (a + k)) / t;
-  if (run.attention == AttentionKernel::kUnfused && run.checkpointing != Checkpointing::kCoreAttention)
-    bytes += (run.dropout ? 5 : 4) * a * number(div_exact(run.sequence, run.cp)) / t;
+  // Recompute of the attention keeps q, k, v and the output, which the projection reads.
+  if (run.checkpointing == Checkpointing::kCoreAttention)
+    bytes -= 4 * a / t;
+  else if (run.attention == AttentionKernel::kUnfused)
+    bytes += megatron_scores_bytes(run, m);
   // flash-attn's output is [b, s, a, d] and is kept; the projection after it keeps it as [s, b, a d]. One sequence is
   // the same bytes in both.
   else if (run.megatron.flash_library && run.micro > 1)
@@ -113,6 +116,11 @@ std::vector<MegatronChunk> megatron_chunks(const FrameworkRun& run, int64_t stag
 double megatron_layer_bytes(const FrameworkRun& run, const LayerSpec& layer) {
   return (8 + (run.dropout ? 2 : 0)) * number(run.model.hidden) / number(sequence_parts(run)) +
          mixer_bytes(run, layer.mixer) + mlp_bytes(run, layer.mlp);
+}
+
+double megatron_scores_bytes(const FrameworkRun& run, const MixerSpec& mixer) {
+  if (run.attention != AttentionKernel::kUnfused) return 0;
+  return (run.dropout ? 5 : 4) * number(mixer.num_heads * div_exact(run.sequence, run.cp)) / number(run.tp);
 }
 
 // Gradients of the layer's output and of the product inside its MLP.

@@ -19,6 +19,8 @@ std::vector<MegatronChunk> megatron_chunks(const FrameworkRun& run, int64_t stag
 // Bytes a token of the rank's micro-batch: kept of a layer, and there when its backward begins.
 double megatron_layer_bytes(const FrameworkRun& run, const LayerSpec& layer);
 double megatron_gradient_bytes(const FrameworkRun& run, const LayerSpec& layer);
+// Scores and probabilities of unfused attention, with dropout a mask: kept, or made again by a recompute.
+double megatron_scores_bytes(const FrameworkRun& run, const MixerSpec& mixer);
 
 // Ranks that divide the sequence of what sequence parallelism covers.
 int64_t sequence_parts(const FrameworkRun& run);

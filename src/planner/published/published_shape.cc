@@ -181,7 +181,10 @@ Result<FrameworkRun> framework_run(const PublishedRun& row) {
   run.fp8 = precision.find("fp8") != std::string::npos || precision.find("float8") != std::string::npos;
   const std::string recompute = row.text("recompute");
   if (recompute.starts_with("full")) run.checkpointing = Checkpointing::kFull;
-  if (recompute.starts_with("selective")) run.checkpointing = Checkpointing::kCoreAttention;
+  // Megatron-LM's --recompute-modules may be others than its default, core_attn.
+  const std::string modules = row.note("recompute-modules");
+  if (recompute.starts_with("selective") && (modules.empty() || modules.find("core_attn") != std::string::npos))
+    run.checkpointing = Checkpointing::kCoreAttention;
   FIVEFOLD_TRY(source->read(row, run));
   return run;
 }
