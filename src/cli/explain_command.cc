@@ -10,8 +10,11 @@
 #include "cli/comparison.h"
 #include "cli/explain_text.h"
 #include "cli/explained_run.h"
+#include "cli/framework_plan.h"
+#include "cli/framework_text.h"
 #include "cli/machine.h"
 #include "cli/plan_json.h"
+#include "planner/profiles/framework_config.h"
 #include "planner/scope.h"
 #include "report/trace.h"
 #include "schedule/run_program.h"
@@ -72,10 +75,38 @@ void print_explanation(const ExplainOptions& options, const ExplainedRun& run, c
   if (options.instructions) print(instructions_text(run.inventory, replay));
 }
 
+// A run in another framework.
+ExitCode explain_framework(const ExplainOptions& options, const RunConfig& config) {
+  const Result<ModelSpec> model = load_model(config.model);
+  if (!model.ok()) return refuse({model.error()});
+  RunConfig alone = config;
+  alone.parallel = {};
+  const Result<HardwareSpec> named = load_run_hardware(alone);
+  if (!named.ok()) return refuse({named.error()});
+  const ParallelConfig& parallel = config.parallel;
+  std::vector<std::string> assumed;
+  const Result<HardwareSpec> hardware =
+      with_network(*named, parallel.dp * parallel.tp * parallel.cp * parallel.pp, assumed);
+  if (!hardware.ok()) return refuse({hardware.error()});
+  const Result<FrameworkRun> run = framework_run(*model, config, *hardware);
+  if (!run.ok()) return refuse({run.error()});
+  const FrameworkPlan plan = framework_plan(*run, *hardware);
+  for (const std::string& line : assumed) print_note({"hardware.name", line, ""});
+  if (options.common.json)
+    print_json(framework_explanation_json(plan, *hardware));
+  else
+    print(framework_explanation_text(plan, *hardware, options.formulas));
+  return ExitCode::kDone;
+}
+
 ExitCode run_explain(const ExplainOptions& options) {
   apply_common_options(options.common);
   if (!options.compare.empty()) return compare_runs(options.common, options.compare);
   std::vector<Error> errors;
+  if (const RunConfig config = load_run_config(options.common, errors);
+      errors.empty() && config.framework.name != Framework::kFivefold)
+    return explain_framework(options, config);
+  errors.clear();
   ExplainedRun run;
   if (!explain_run(options.common, run, errors)) return refuse(errors);
   for (const Error& note : layout_notes(run.run.model, run.run.config.config)) print_note(note);

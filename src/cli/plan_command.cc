@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <fstream>
 #include <map>
@@ -11,6 +12,7 @@
 
 #include "base/text.h"
 #include "cli/common_options.h"
+#include "cli/framework_plan.h"
 #include "cli/machine.h"
 #include "cli/plan_text.h"
 #include "planner/scope.h"
@@ -26,7 +28,7 @@ enum class ListKind : uint8_t { kNothing, kModels, kGpus };
 
 struct PlanOptions {
   CommonOptions common;
-  std::string model, gpu, method, memory, out, cards, minimize, maximize;
+  std::string model, gpu, method, memory, out, cards, minimize, maximize, framework, tokens, deadline;
   int gpus = 0;
   int64_t sequence = 0, global_batch = 0;
   ListKind list = ListKind::kNothing;
@@ -42,6 +44,8 @@ std::vector<std::string> flag_settings(const PlanOptions& options) {
   add(is_path ? "model.config" : "model.name", options.model);
   add("hardware.name", options.gpu);
   add("method.kind", options.method);
+  add("framework.name", options.framework);
+  add("run.tokens", options.tokens);
   add("limits.memory", options.memory);
   if (options.sequence > 0) add("batch.sequence", std::to_string(options.sequence));
   if (options.global_batch > 0) add("batch.global", std::to_string(options.global_batch));
@@ -86,14 +90,66 @@ FixedKeys fixed_keys(const std::map<std::string, KeySource>& keys) {
           .recompute = is_set("recompute.kind"),
           .every = is_set("recompute.every"),
           .compute = is_set("precision.compute"),
-          .method = is_set("method.kind")};
+          .method = is_set("method.kind"),
+          .ep = is_set("parallel.ep"),
+          .etp = is_set("parallel.etp")};
+}
+
+// "14d", "36h".
+Result<double> parse_deadline(const std::string& text) {
+  if (text.empty()) return 0.0;
+  double number = 0;
+  const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const std::string_view unit(end, static_cast<size_t>(text.data() + text.size() - end));
+  if (status != std::errc() || !(number > 0) || (unit != "d" && unit != "h"))
+    return Error{"--deadline", "\"" + text + "\" is no time", "for example --deadline 14d, or 36h"};
+  return number * (unit == "d" ? 86400 : 3600);
+}
+
+// The input of a plan for another framework; nothing: fivefold's engine runs it, or `errors` says what is wrong.
+std::optional<FrameworkPlanInput> framework_input(const PlanOptions& options, const LoadedConfig& loaded,
+                                                  std::vector<Error>& errors) {
+  FrameworkPlanInput input;
+  input.base = loaded.config;
+  input.fixed = fixed_keys(loaded.keys);
+  Result<ModelSpec> model = load_model(input.base.model);
+  RunConfig one = input.base;
+  one.parallel = {};
+  Result<HardwareSpec> hardware = load_run_hardware(one);
+  if (!model.ok() || !hardware.ok()) return std::nullopt;
+  const ParallelConfig& parallel = input.base.parallel;
+  const bool open = options.gpus == 0 && !options.minimize.empty();
+  input.gpus = options.gpus > 0 ? options.gpus : open ? 0 : parallel.dp * parallel.tp * parallel.cp * parallel.pp;
+  if (!loaded.keys.contains("framework.name")) {
+    input.base.framework.name = chosen_framework(*model, input.base, *hardware, input.gpus);
+    if (input.base.framework.name != Framework::kFivefold)
+      input.assumed.emplace_back(
+          "for Megatron-LM, since fivefold's own engine does not run this model, or not on several nodes "
+          "(--framework)");
+  }
+  if (input.base.framework.name == Framework::kFivefold) return std::nullopt;
+  input.model = *std::move(model);
+  input.hardware = *std::move(hardware);
+  input.goal = options.minimize.empty()     ? PlanGoal::kThroughput
+               : options.minimize == "gpus" ? PlanGoal::kFewestGpus
+                                            : PlanGoal::kCost;
+  input.tokens = static_cast<double>(input.base.run.tokens);
+  const Result<double> deadline = parse_deadline(options.deadline);
+  if (!deadline.ok())
+    errors.push_back(deadline.error());
+  else
+    input.deadline_s = *deadline;
+  if (input.goal == PlanGoal::kCost && input.tokens == 0)
+    errors.push_back({"--tokens", "a cost needs to know how long the run is", "for example --tokens 1T"});
+  input.sequence_is_set = loaded.keys.contains("batch.sequence");
+  input.json = options.common.json;
+  input.out = options.out;
+  return input;
 }
 
 // What the search needs, or every reason why it cannot start.
-bool make_request(PlanOptions& options, SearchRequest& request, std::vector<Error>& errors) {
-  options.common.flags = flag_settings(options);
-  const LoadedConfig loaded = load_run_keys(options.common, errors);
-  if (!errors.empty()) return false;
+bool make_request(const PlanOptions& options, const LoadedConfig& loaded, SearchRequest& request,
+                  std::vector<Error>& errors) {
   request.base = loaded.config;
   request.fixed = fixed_keys(loaded.keys);
   Result<ModelSpec> model = load_model(request.base.model);
@@ -173,11 +229,25 @@ ExitCode run_plan(PlanOptions& options) {
   if (options.list != ListKind::kNothing) return print_list(options.list);
   const auto start = std::chrono::steady_clock::now();
   std::vector<Error> errors;
-  SearchRequest request;
-  if (!make_request(options, request, errors)) {
+  options.common.flags = flag_settings(options);
+  const LoadedConfig loaded = load_run_keys(options.common, errors);
+  const auto refuse = [&errors] {
     print_errors(errors);
     return ExitCode::kBadInput;
+  };
+  if (!errors.empty()) return refuse();
+  if (options.cards.empty()) {
+    std::optional<FrameworkPlanInput> input = framework_input(options, loaded, errors);
+    if (!errors.empty()) return refuse();
+    if (input) return plan_framework(*std::move(input));
   }
+  if (options.minimize == "cost") {
+    errors.push_back({"--minimize", "cost is planned for other frameworks than fivefold's own engine",
+                      "for example --framework megatron"});
+    return refuse();
+  }
+  SearchRequest request;
+  if (!make_request(options, loaded, request, errors)) return refuse();
   if (!options.cards.empty()) return run_cards(options, std::move(request));
   const Result<MethodSearch> search = search_methods(request);
   if (!search.ok()) {
@@ -217,9 +287,15 @@ RunCommand add_plan_command(CLI::App& app) {
   app.add_option("--method", options->method, "full, lora or qlora; not set: full, or the first of these that fits")
       ->option_text("KIND");
   app.add_option("--memory", options->memory, "memory that a rank may use, for example 80GB")->option_text("SIZE");
-  app.add_option("--minimize", options->minimize, "goal: the fewest devices")
-      ->check(CLI::IsMember({"gpus"}))
-      ->option_text("gpus");
+  app.add_option("--framework", options->framework,
+                 "whose code trains: fivefold, megatron, nanotron, fsdp2, deepspeed or hf")
+      ->option_text("NAME");
+  app.add_option("--tokens", options->tokens, "how long the run is, for example 1T")->option_text("COUNT");
+  app.add_option("--minimize", options->minimize, "goal: the fewest devices, or the least cost of --tokens")
+      ->check(CLI::IsMember({"gpus", "cost"}))
+      ->option_text("gpus|cost");
+  app.add_option("--deadline", options->deadline, "with --minimize cost: by when, for example 14d")
+      ->option_text("TIME");
   app.add_option("--maximize", options->maximize, "goal: tokens per second (the default)")
       ->check(CLI::IsMember({"throughput"}))
       ->option_text("throughput")

@@ -1,0 +1,180 @@
+#include "cli/framework_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "cli/framework_text.h"
+#include "cli/machine.h"
+#include "cli/output.h"
+#include "planner/goodput.h"
+#include "planner/profiles/framework_config.h"
+#include "planner/scope.h"
+#include "spec/run_config_io.h"
+
+namespace fivefold {
+namespace {
+
+// Tokens of a sequence when nobody says: what models of a few billion parameters and more are pretrained with first.
+constexpr int64_t kSequence = 4096;
+constexpr int kMostGpus = 16384;
+
+ExitCode refuse(const Error& error) {
+  print_errors({error});
+  return ExitCode::kBadInput;
+}
+
+// Powers of two within a node, whole nodes up to 16 of them, then twice as many each time.
+std::vector<int> gpu_counts(int node, int most) {
+  std::vector<int> counts;
+  for (int n = 1; n <= most; n = n < node ? std::min(2 * n, node) : n < 16 * node ? n + node : 2 * n)
+    counts.push_back(n);
+  return counts;
+}
+
+// Hours of training, failures included, and what they cost.
+struct Price {
+  double hours = 0, dollars = 0;
+};
+Price price_of(const FrameworkPlan& plan, const HardwareSpec& hardware, double tokens) {
+  const int64_t gpus = plan.run.dp * plan.run.tp * plan.run.cp * plan.run.pp;
+  Price price;
+  price.hours = tokens / plan.tokens_per_s / 3600;
+  price.dollars = price.hours * hardware.device.price_per_hour.value * static_cast<double>(gpus);
+  return price;
+}
+
+class Planner {
+ public:
+  explicit Planner(FrameworkPlanInput& input) : input_(input) {}
+
+  Result<FrameworkAnswer> plan() {
+    if (!input_.sequence_is_set) {
+      const int64_t most = input_.model.max_positions > 0 ? input_.model.max_positions : kSequence;
+      input_.base.batch.sequence = std::min(kSequence, most);
+      input_.assumed.push_back(
+          fmt::format("sequences of {} tokens (assumed; set --sequence)", input_.base.batch.sequence));
+    }
+    switch (input_.goal) {
+      case PlanGoal::kThroughput:
+        return search(input_.gpus);
+      case PlanGoal::kFewestGpus:
+        return fewest();
+      case PlanGoal::kCost:
+        return cheapest();
+    }
+    FIVEFOLD_CHECK(false);
+  }
+
+ private:
+  Result<FrameworkAnswer> search(int gpus) {
+    FrameworkAnswer answer;
+    answer.assumed = input_.assumed;
+    answer.base = input_.base;
+    answer.tokens = input_.tokens;
+    FrameworkRequest& request = answer.request;
+    FIVEFOLD_ASSIGN(request.hardware, with_network(input_.hardware, gpus, answer.assumed));
+    // What the search chooses is legal for any framework in itself.
+    RunConfig base = input_.base;
+    request.global_batch = base.batch.global;
+    base.batch.global = 0;
+    if (!input_.fixed.zero) base.parallel.zero = base.framework.name == Framework::kFsdp2 ? 3 : 1;
+    if (!input_.fixed.dp) base.parallel.dp = 1;
+    FIVEFOLD_ASSIGN(request.base, framework_run(input_.model, base, request.hardware));
+    request.fixed = input_.fixed;
+    request.gpus = gpus;
+    FIVEFOLD_ASSIGN(answer.result, search_framework(request));
+    return answer;
+  }
+
+  Result<FrameworkAnswer> fewest() {
+    std::optional<Result<FrameworkAnswer>> last;
+    for (const int gpus : gpu_counts(static_cast<int>(input_.hardware.devices_per_node), input_.gpus)) {
+      Result<FrameworkAnswer> found = search(gpus);
+      if (found.ok() && !found->result.plans.empty()) return found;
+      if (!last || found.ok()) last = std::move(found);
+    }
+    return *std::move(last);
+  }
+
+  // Of the counts that are through by the deadline the one that costs least.
+  Result<FrameworkAnswer> cheapest() {
+    std::optional<FrameworkAnswer> best;
+    double least = std::numeric_limits<double>::infinity(), shortest = least;
+    for (const int gpus : gpu_counts(static_cast<int>(input_.hardware.devices_per_node), input_.gpus)) {
+      Result<FrameworkAnswer> found = search(gpus);
+      if (!found.ok() || found->result.plans.empty()) continue;
+      const Price price = price_of(found->result.plans[0], found->request.hardware, input_.tokens);
+      shortest = std::min(shortest, price.hours);
+      if (input_.deadline_s > 0 && price.hours * 3600 > input_.deadline_s) continue;
+      if (price.dollars >= least) continue;
+      least = price.dollars;
+      best = *std::move(found);
+    }
+    if (best) return *std::move(best);
+    if (shortest < std::numeric_limits<double>::infinity())
+      return Error{"--deadline",
+                   fmt::format("the quickest of up to {} GPUs takes {:.1f} days", input_.gpus, shortest / 24),
+                   fmt::format("use {:.0f}d, or more GPUs", std::ceil(shortest / 24))};
+    return search(input_.gpus);
+  }
+
+  FrameworkPlanInput& input_;
+};
+
+Status write_plan(const FrameworkAnswer& answer, const std::string& path) {
+  std::ofstream file(path, std::ios::binary);
+  file << to_toml(framework_run_config(answer.result.plans[0].run, answer.base));
+  file.close();
+  if (!file) return Error{path, "cannot be written", "name a file in a folder that exists"};
+  return Ok{};
+}
+
+}  // namespace
+
+Framework chosen_framework(const ModelSpec& model, const RunConfig& base, const HardwareSpec& hardware, int gpus) {
+  if (hardware.device.cores > 0 || base.method.kind != MethodKind::kFull) return Framework::kFivefold;
+  RunConfig split = base;
+  split.parallel.tp = 2;
+  const bool layers = planner_scope(model, split).empty();
+  return layers && gpus <= hardware.devices_per_node ? Framework::kFivefold : Framework::kMegatron;
+}
+
+Result<HardwareSpec> with_network(HardwareSpec hardware, int gpus, std::vector<std::string>& assumed) {
+  if (gpus <= hardware.devices_per_node || hardware.network.bytes_per_s.known()) return hardware;
+  std::optional<std::pair<std::string, HardwareSpec>> found;
+  for (const std::string& name : list_named_clusters()) {
+    const Result<HardwareSpec> cluster = load_hardware(name);
+    if (!cluster.ok() || cluster->gpu != hardware.name || !cluster->network.bytes_per_s.known()) continue;
+    if (!found || name.starts_with("dgx")) found.emplace(name, *cluster);
+  }
+  if (!found)
+    return Error{"hardware.name",
+                 fmt::format("{} GPUs are more than a node's {}, and no cluster of {} is known", gpus,
+                             hardware.devices_per_node, hardware.name),
+                 "name a cluster, or a hardware file with a [network]; `fivefold plan --list gpus`"};
+  assumed.push_back(fmt::format("nodes and network of {} (assumed; name a cluster as --gpu)", found->first));
+  return std::move(found->second);
+}
+
+ExitCode plan_framework(FrameworkPlanInput input) {
+  const auto start = std::chrono::steady_clock::now();
+  if (input.goal != PlanGoal::kThroughput && input.gpus == 0) input.gpus = kMostGpus;
+  const Result<FrameworkAnswer> answer = Planner(input).plan();
+  if (!answer.ok()) return refuse(answer.error());
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (input.json)
+    print_json(framework_plan_json(*answer, seconds));
+  else
+    print(framework_plan_text(*answer));
+  if (answer->result.plans.empty()) return ExitCode::kDoesNotFit;
+  if (input.out.empty()) return ExitCode::kDone;
+  const Status written = write_plan(*answer, input.out);
+  return written.ok() ? ExitCode::kDone : refuse(written.error());
+}
+
+}  // namespace fivefold

@@ -1,0 +1,358 @@
+#include "cli/framework_text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "base/integer.h"
+#include "base/table.h"
+#include "base/text.h"
+#include "cli/framework_steps.h"
+#include "cli/output.h"
+#include "planner/goodput.h"
+#include "planner/profiles/framework_knobs.h"
+#include "planner/profiles/framework_switches.h"
+#include "planner/profiles/published_error.h"
+#include "planner/profiles/run_notes.h"
+#include "spec/model_count.h"
+
+namespace fivefold {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string heading(std::string_view text) { return painted(Paint::kHeading, text) + "\n"; }
+std::string percent(double share) { return fmt::format("{:.1f} %", 100 * share); }
+int64_t gpus_of(const FrameworkRun& run) { return run.dp * run.tp * run.cp * run.pp; }
+
+std::string ledger_text(const FrameworkPlan& plan, bool formulas) {
+  std::vector<std::string> header = {"line", "bytes"};
+  if (formulas) header.emplace_back("formula");
+  Table table(header);
+  const auto add = [&](const std::string& name, int64_t bytes, const std::string& formula) {
+    std::vector<std::string> cells = {name, format_bytes(bytes)};
+    if (formulas) cells.push_back(formula);
+    table.add_row(std::move(cells));
+  };
+  for (const ProfileLine& line : plan.memory.peak().lines) add(line.name, line.bytes, line.formula);
+  table.add_rule();
+  const int64_t peak = plan.memory.peak().bytes();
+  add("allocated at the peak", peak, "");
+  add("with the allocator's loss and what lies outside it", plan.needed, "");
+  const PublishedError error = published_error(plan.run);
+  std::string verdict;
+  if (!plan.fits())
+    verdict = "; it does not fit";
+  else if (static_cast<double>(plan.needed) * (1 + error.memory) > static_cast<double>(plan.capacity))
+    verdict = "; within that error it may not fit: try it for a step";
+  return table.to_string(2) +
+         fmt::format("  {} of {} that the GPU has; nine of ten published runs are within {:.0f} % ({}){}\n",
+                     format_bytes(plan.needed), format_bytes(plan.capacity), 100 * error.memory, error.memory_source,
+                     verdict);
+}
+
+std::string time_text(const FrameworkPlan& plan) {
+  Table table({"part of a step", "time", "share"});
+  for (int i = 0; i < kNumFrameworkParts; ++i) {
+    const auto part = static_cast<FrameworkPart>(i);
+    if (plan.time[part] <= 0) continue;
+    table.add_row(
+        {std::string(to_string(part)), format_seconds(plan.time[part]), percent(plan.time[part] / plan.time.seconds)});
+  }
+  table.add_rule();
+  table.add_row({"step", format_seconds(plan.time.seconds), ""});
+  const PublishedError error = published_error(plan.run);
+  return table.to_string(2) +
+         fmt::format(
+             "  {:.0f} tokens/s, {:.0f} a GPU; MFU {}, HFU {} (causal attention); nine of ten published runs are "
+             "within {:.0f} % ({})\n",
+             plan.tokens_per_s, plan.time.tokens_per_s, percent(plan.time.mfu), percent(plan.time.hfu),
+             100 * error.throughput, error.throughput_source);
+}
+
+std::string switches_text(const FrameworkRun& run) {
+  std::vector<std::string> said, assumed;
+  for (const SwitchValue& value : switch_values(run))
+    (value.assumed ? assumed : said).push_back(value.name + "=" + value.value);
+  std::string text;
+  if (!said.empty()) text += fmt::format("  set: {}\n", join(said, ", "));
+  return text + fmt::format("  assumed: {}\n", join(assumed, ", "));
+}
+
+// A checkpoint: weights in 2 bytes, and what the optimizer has.
+double checkpoint_bytes(const FrameworkRun& run) { return 14.0 * static_cast<double>(count_parameters(run.model)); }
+
+std::string running_text(const FrameworkPlan& plan, const HardwareSpec& hardware, double tokens) {
+  const int64_t gpus = gpus_of(plan.run);
+  const Goodput good = goodput(gpus, div_ceil(gpus, hardware.devices_per_node), checkpoint_bytes(plan.run));
+  std::string text;
+  const double price = hardware.device.price_per_hour.value * static_cast<double>(gpus);
+  if (price > 0)
+    text +=
+        fmt::format("  {:.2f} US dollars an hour ({} a GPU, assumed)\n", price, hardware.device.price_per_hour.value);
+  if (gpus > 8)
+    text += fmt::format(
+        "  goodput {}: a failure every {} (Llama 3's rate), a checkpoint every {} that stalls {}, restarts of {}\n",
+        percent(good.share), format_seconds(good.failure_every_s), format_seconds(good.checkpoint_every_s),
+        format_seconds(good.stall_s), format_seconds(kRestartS));
+  if (tokens > 0) {
+    const double hours = tokens / plan.tokens_per_s / (gpus > 8 ? good.share : 1) / 3600;
+    text += fmt::format("  {} tokens: {:.1f} days, {:.0f} US dollars\n", format_count(std::llround(tokens)), hours / 24,
+                        price * hours);
+  }
+  return text;
+}
+
+std::string knobs_text(const FrameworkPlan& plan, const HardwareSpec& hardware) {
+  Table table({"change", "needs", "step", "what changes"});
+  for (const Knob& knob : framework_knobs(plan, hardware)) {
+    if (!knob.plan) {
+      table.add_row({knob.change, "-", "-", knob.refused});
+      continue;
+    }
+    const double change = knob.plan->time.seconds / plan.time.seconds - 1;
+    table.add_row({knob.change, format_bytes(knob.plan->needed), fmt::format("{:+.1f} %", 100 * change),
+                   (knob.plan->fits() ? "" : "does not fit; ") + changed_parts(plan.time, knob.plan->time)});
+  }
+  return table.to_string(2);
+}
+
+std::string plans_text(const FrameworkResult& result) {
+  Table table({"layout", "needs", "step", "tokens/s", "a GPU", "MFU"});
+  for (const FrameworkPlan& plan : result.plans)
+    table.add_row({layout_text(plan.run), format_bytes(plan.needed), format_seconds(plan.time.seconds),
+                   fmt::format("{:.0f}", plan.tokens_per_s), fmt::format("{:.0f}", plan.time.tokens_per_s),
+                   percent(plan.time.mfu)});
+  return table.to_string(2);
+}
+
+std::string losers_text(const FrameworkResult& result) {
+  std::string text;
+  const FrameworkPlan& best = result.plans[0];
+  for (size_t i = 1; i < result.plans.size(); ++i)
+    text += fmt::format("  {}\n    {}\n", layout_text(result.plans[i].run), losing_reason(best, result.plans[i]));
+  for (const FrameworkLoser& loser : result.losers) {
+    if (!loser.plan) {
+      text += fmt::format("  {}\n    has no legal layout\n", loser.kind);
+      continue;
+    }
+    const bool shown =
+        std::ranges::any_of(result.plans, [&](const FrameworkPlan& p) { return p.layout == loser.plan->layout; });
+    if (!shown)
+      text +=
+          fmt::format("  {}: {}\n    {}\n", loser.kind, layout_text(loser.plan->run), losing_reason(best, *loser.plan));
+  }
+  return text;
+}
+
+std::string notes_text(const FrameworkPlan& plan, const HardwareSpec& hardware) {
+  std::string text;
+  for (const Error& note : run_notes(plan.run, plan.memory, hardware))
+    text += fmt::format("  {}: {}{}\n", note.where, note.problem, note.hint.empty() ? "" : "\n    -> " + note.hint);
+  return text;
+}
+
+std::string title(const FrameworkRun& run, int64_t gpus, const HardwareSpec& hardware) {
+  return heading(fmt::format("{} on {} x {}, as {} runs it", run.model.name, gpus, hardware.device.name,
+                             to_string(run.framework)));
+}
+
+std::string search_text(const FrameworkResult& result) {
+  return fmt::format(
+      "\n{} layouts: {} bounds computed, {} of them sized, {} replayed; nothing left out is faster and fits\n",
+      result.layouts, result.bounds, result.sized, result.replayed);
+}
+
+Json parallel_json(const FrameworkRun& run) {
+  return {{"dp", run.dp},
+          {"tp", run.tp},
+          {"sp", run.sp},
+          {"pp", run.pp},
+          {"vpp", run.vpp},
+          {"schedule", run.vpp > 1 ? "interleaved" : "1f1b"},
+          {"cp", run.cp},
+          {"ep", run.ep},
+          {"etp", run.expert_tp.value},
+          {"zero", run.zero},
+          {"shard_size", run.shard_size},
+          {"stages", run.stage_layers}};
+}
+
+Json memory_json(const FrameworkPlan& plan) {
+  Json lines = Json::object(), formulas = Json::object();
+  for (const ProfileLine& line : plan.memory.peak().lines) {
+    lines[line.name] = line.bytes;
+    formulas[line.name] = line.formula;
+  }
+  return {{"peak", plan.needed},
+          {"allocated", plan.memory.peak().bytes()},
+          {"capacity", plan.capacity},
+          {"fits", plan.fits()},
+          {"error_pct", 100 * published_error(plan.run).memory},
+          {"accounts", lines},
+          {"formulas", formulas}};
+}
+
+Json time_json(const FrameworkTime& time) {
+  Json parts = Json::object();
+  for (int i = 0; i < kNumFrameworkParts; ++i)
+    parts[std::string(to_string(static_cast<FrameworkPart>(i)))] = time.parts[static_cast<size_t>(i)];
+  return parts;
+}
+
+std::string_view recompute_name(Checkpointing checkpointing) {
+  if (checkpointing == Checkpointing::kNone) return "none";
+  return checkpointing == Checkpointing::kFull ? "full" : "selective";
+}
+
+Json switches_json(const FrameworkRun& run) {
+  Json json = Json::array();
+  for (const SwitchValue& value : switch_values(run))
+    json.push_back({{"name", value.name}, {"value", value.value}, {"assumed", value.assumed}});
+  return json;
+}
+
+Json plan_json(const FrameworkPlan& plan, const HardwareSpec& hardware) {
+  const FrameworkRun& run = plan.run;
+  const int64_t gpus = gpus_of(run), global = run.dp * run.micro * run.microbatches;
+  return {
+      {"gpus", gpus},
+      {"layout", layout_text(run)},
+      {"parallel", parallel_json(run)},
+      {"batch",
+       {{"global", global},
+        {"micro", run.micro},
+        {"sequence", run.sequence},
+        {"accumulation", run.microbatches},
+        {"tokens_per_step", global * run.sequence}}},
+      {"precision", {{"compute", run.fp8 ? "fp8" : to_string(run.compute)}, {"grads", to_string(run.gradient_dtype)}}},
+      {"recompute", recompute_name(run.checkpointing)},
+      {"memory", memory_json(plan)},
+      {"step_time", plan.time.seconds},
+      {"parts", time_json(plan.time)},
+      {"tokens_per_s", plan.tokens_per_s},
+      {"tokens_per_s_per_gpu", plan.time.tokens_per_s},
+      {"mfu", plan.time.mfu},
+      {"hfu", plan.time.hfu},
+      {"cost_per_hour", hardware.device.price_per_hour.value * static_cast<double>(gpus)}};
+}
+
+}  // namespace
+
+std::string framework_plan_text(const FrameworkAnswer& answer) {
+  const auto& [request, result, base, tokens, assumed] = answer;
+  std::string text = title(request.base, request.gpus, request.hardware);
+  for (const std::string& line : assumed) text += line + "\n";
+  text += "\n";
+  int number = 1;
+  for (const DecisionStep& step : framework_steps(request, result)) {
+    text += heading(fmt::format("{}. {}", number++, step.title));
+    for (const std::string& line : step.lines) text += "   " + line + "\n";
+  }
+  text += "\n";
+  if (result.plans.empty()) {
+    text += painted(Paint::kBad,
+                    fmt::format("Nothing fits. The least that any layout needs is {} of {}.",
+                                format_bytes(result.smallest->needed), format_bytes(result.smallest->capacity))) +
+            "\n";
+    return text + ledger_text(*result.smallest, false) + search_text(result);
+  }
+  const FrameworkPlan& best = result.plans[0];
+  text += heading("Plans, best first") + plans_text(result) + "\n";
+  text += heading(best.run.pp > 1 ? fmt::format("Memory of the best, of stage {}, which needs most", best.memory.stage)
+                                  : std::string("Memory of the best")) +
+          ledger_text(best, false) + "\n";
+  text += heading("Time of the best, of the stage that computes longest") + time_text(best) + "\n";
+  if (const std::string running = running_text(best, request.hardware, tokens); !running.empty())
+    text += heading("Running it") + running + "\n";
+  text += heading("What each axis costs and buys here") + knobs_text(best, request.hardware) + "\n";
+  text += heading("Why the rest loses") + losers_text(result) + "\n";
+  text += heading("Switches") + switches_text(best.run);
+  if (const std::string notes = notes_text(best, request.hardware); !notes.empty())
+    text += "\n" + heading("To know") + notes;
+  return text + search_text(result);
+}
+
+Json framework_plan_json(const FrameworkAnswer& answer, double wall_seconds) {
+  const auto& [request, result, base, tokens, assumed] = answer;
+  Json json{{"fits", !result.plans.empty()},
+            {"framework", to_string(request.base.framework)},
+            {"steps", Json::array()},
+            {"plans", Json::array()},
+            {"rejected", Json::array()}};
+  for (const DecisionStep& step : framework_steps(request, result)) {
+    Json numbers = Json::object();
+    for (const auto& [name, value] : step.numbers) numbers[name] = value;
+    json["steps"].push_back({{"title", step.title}, {"lines", step.lines}, {"numbers", numbers}});
+  }
+  for (const FrameworkPlan& plan : result.plans) json["plans"].push_back(plan_json(plan, request.hardware));
+  for (const FrameworkLoser& loser : result.losers) {
+    Json entry{
+        {"kind", loser.kind}, {"parallel", Json()}, {"layout", Json()}, {"reason", "has no legal layout"}, {"fix", ""}};
+    if (loser.plan) {
+      entry["parallel"] = parallel_json(loser.plan->run);
+      entry["layout"] = layout_text(loser.plan->run);
+      entry["reason"] = result.plans.empty() ? "does not fit" : losing_reason(result.plans[0], *loser.plan);
+    }
+    json["rejected"].push_back(entry);
+  }
+  if (!result.plans.empty()) {
+    for (const Knob& knob : framework_knobs(result.plans[0], request.hardware))
+      json["knobs"].push_back({{"change", knob.change},
+                               {"refused", knob.refused},
+                               {"needed", knob.plan ? Json(knob.plan->needed) : Json()},
+                               {"fits", knob.plan && knob.plan->fits()},
+                               {"step_time", knob.plan ? Json(knob.plan->time.seconds) : Json()}});
+    json["switches"] = switches_json(result.plans[0].run);
+  } else {
+    json["smallest"] = plan_json(*result.smallest, request.hardware);
+  }
+  json["assumed"] = assumed;
+  json["layouts"] = result.layouts;
+  json["evaluated"] = result.bounds;
+  json["sized"] = result.sized;
+  json["replayed"] = result.replayed;
+  json["wall_time"] = wall_seconds;
+  return json;
+}
+
+std::string framework_explanation_text(const FrameworkPlan& plan, const HardwareSpec& hardware, bool formulas) {
+  std::string text = title(plan.run, gpus_of(plan.run), hardware);
+  text += layout_text(plan.run) + "\n";
+  if (!plan.fits())
+    text += painted(Paint::kBad, fmt::format("It does not fit: {} more than the GPU has.",
+                                             format_bytes(plan.needed - plan.capacity))) +
+            "\n";
+  text += "\n" +
+          heading(plan.run.pp > 1 ? fmt::format("Memory, of stage {}, which needs most", plan.memory.stage)
+                                  : std::string("Memory")) +
+          ledger_text(plan, formulas) + "\n";
+  text += heading("Time, of the stage that computes longest") + time_text(plan) + "\n";
+  if (const std::string running = running_text(plan, hardware, 0); !running.empty())
+    text += heading("Running it") + running + "\n";
+  text += heading("What each axis costs and buys here") + knobs_text(plan, hardware) + "\n";
+  text += heading("Switches") + switches_text(plan.run);
+  if (const std::string notes = notes_text(plan, hardware); !notes.empty()) text += "\n" + heading("To know") + notes;
+  return text;
+}
+
+Json framework_explanation_json(const FrameworkPlan& plan, const HardwareSpec& hardware) {
+  Json json = plan_json(plan, hardware);
+  const int64_t gpus = gpus_of(plan.run);
+  Json accounts = memory_json(plan);
+  json["framework"] = to_string(plan.run.framework);
+  json["ranks"] = Json::array();
+  json["ranks"].push_back({{"ranks", gpus == 1 ? "0" : fmt::format("0-{}", gpus - 1)},
+                           {"count", gpus},
+                           {"coordinates", {{"pp", plan.memory.stage}}},
+                           {"memory", {{"accounts", accounts["accounts"]}, {"peak", plan.needed}}},
+                           {"traffic", Json::array()}});
+  json["time"] = {
+      {"step_seconds", plan.time.seconds}, {"parts", time_json(plan.time)}, {"tokens_per_s", plan.tokens_per_s}};
+  json["bubble"] = plan.time[FrameworkPart::kBubble] / plan.time.seconds;
+  json["switches"] = switches_json(plan.run);
+  return json;
+}
+
+}  // namespace fivefold
