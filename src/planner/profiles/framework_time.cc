@@ -15,35 +15,27 @@
 namespace fivefold {
 namespace {
 
-constexpr double kMs = 1e-3;
-// Of the rate between nodes that a collective reaches alone, what it has in training, beside computation and the
-// collectives of other groups.
-constexpr double kNetworkInTraining = 0.5;
-// Tuned kernels: of tensor parallelism's collectives what goes beside the products; attention and products over those
-// of other stacks, up to a share of the data sheet's rate.
-constexpr double kHiddenTensorShare = 0.6, kTunedAttention = 2.5, kTunedProducts = 1.1, kMostShare = 0.85;
-// Of the rate that fp8 products have over bf16 ones on the data sheet, what training reaches.
-constexpr double kFp8Share = 0.75;
 // Bytes of an element: a microbatch's gradient read and added to the fp32 sum; Adam with fp32 states and a 2-byte copy;
 // the sum of squares.
 constexpr double kAccumulateBytes = 10, kOptimizerBytes = 30, kNormBytes = 4;
 // Replayed microbatches beyond which every further one takes as long: rounds of the pipeline.
 constexpr int64_t kSettledRounds = 4;
 
-HardwareSpec paced(HardwareSpec hardware, const FrameworkRun& run) {
+HardwareSpec paced(HardwareSpec hardware, const FrameworkRun& run, const FrameworkPace& pace) {
   DeviceSpec& device = hardware.device;
-  device.elementwise_factor.value = run.tuned_kernels ? 1 : framework_pace(run.framework).elementwise_factor;
+  device.elementwise_factor.value = pace.elementwise_factor;
   if (device.link_share.known()) hardware.node_link.reached_share = device.link_share;
   hardware.network.reached_share.value =
-      kNetworkInTraining *
+      pace.network_share *
       (hardware.network.reached_share.known() ? hardware.network.reached_share.value : kLinkOfBandwidth);
-  if (run.tuned_kernels && device.gemm_share.known()) {
-    device.attention_share.value = std::min(kMostShare, kTunedAttention * device.attention_share.value);
-    device.gemm_share.value = std::min(kMostShare, kTunedProducts * device.gemm_share.value);
-  }
+  const auto scale = [](Figure& share, double factor) {
+    if (share.known()) share.value = std::max(share.value, std::min(kMostShare, factor * share.value));
+  };
+  scale(device.gemm_share, pace.products_factor);
+  scale(device.attention_share, pace.attention_factor);
   if (!run.fp8 || !device.peak_flops_per_s.fp8.known() || !device.gemm_share.known()) return hardware;
   // Products alone are in fp8; attention stays as it is.
-  const double ratio = kFp8Share * device.peak_flops_per_s.fp8.value / device.peak_flops_per_s.bf16.value;
+  const double ratio = pace.fp8_share * device.peak_flops_per_s.fp8.value / device.peak_flops_per_s.bf16.value;
   device.peak_flops_per_s.bf16.value *= ratio;
   device.attention_share.value /= ratio;
   return hardware;
@@ -103,31 +95,9 @@ std::string_view to_string(FrameworkPart part) {
   return kNames[static_cast<size_t>(part)];
 }
 
-FrameworkPace framework_pace(Framework framework) {
-  switch (framework) {
-    case Framework::kFivefold:
-      break;
-    case Framework::kMegatron:
-      return {.elementwise_factor = 4, .layer_host_s = 0.3 * kMs, .hidden_gradients = 0.9};
-    case Framework::kNanotron:
-      return {.elementwise_factor = 2.6,
-              .layer_host_s = 0.74 * kMs,
-              .tensor_host_s = 0.5 * kMs,
-              .pipeline_host_s = 0.8 * kMs,
-              .hidden_gradients = 0.05};
-    case Framework::kFsdp2:
-      return {.elementwise_factor = 2.5, .layer_host_s = 0.1 * kMs, .hidden_gradients = 0.5};
-    case Framework::kDeepspeed:
-      return {.elementwise_factor = 10, .layer_host_s = 0.3 * kMs, .hidden_gradients = 0.3};
-    case Framework::kHf:
-      return {.elementwise_factor = 2.7, .layer_host_s = 0.1 * kMs, .hidden_gradients = 0.5};
-  }
-  FIVEFOLD_CHECK(false);
-}
-
 FrameworkClock::FrameworkClock(const FrameworkRun& like, const HardwareSpec& hardware)
-    : hardware_(std::make_shared<const HardwareSpec>(paced(hardware, like))),
-      pace_(framework_pace(like.framework)),
+    : pace_(framework_pace(like)),
+      hardware_(std::make_shared<const HardwareSpec>(paced(hardware, like, pace_))),
       rates_(*hardware_, like.compute, {}),
       network_(network_of(*hardware_)) {
   const Inventory inventory = build_inventory(trained_model(like));
@@ -153,9 +123,13 @@ FrameworkClock::FrameworkClock(const FrameworkRun& like, const HardwareSpec& har
 }
 
 ModelTimes FrameworkClock::times(const FrameworkRun& run) const {
-  LayerPace pace;
+  LayerPace pace{.backward_host = pace_.backward_host,
+                 .hidden_tensor = pace_.hidden_tensor,
+                 .hidden_experts = pace_.hidden_experts};
   pace.host_s = pace_.layer_host_s + (run.tp > 1 ? pace_.tensor_host_s : 0) + (run.pp > 1 ? pace_.pipeline_host_s : 0);
-  pace.hidden_tensor = run.tuned_kernels ? kHiddenTensorShare : 0;
+  if (run.tp > 1 && run.pp > 1 && rank_groups(run, network_).pp.nodes > 1)
+    pace.host_s =
+        std::max(pace.host_s, pace_.crossing_host_s + pace_.crossing_tensor_host_s * static_cast<double>(run.tp));
   return model_times(run, rates_, network_, pace);
 }
 
@@ -238,7 +212,7 @@ double FrameworkClock::sharded_seconds(const FrameworkRun& run, const ModelTimes
   const auto gradient = static_cast<double>(dtype_bytes(run.gradient_dtype));
   const auto add = [&](double computing, double moving) {
     const double together = std::min(computing, moving);
-    return std::max(0.0, moving - computing) + together * rates_.overlap_share();
+    return std::max((1 - pace_.hidden_gathers) * moving, moving - computing) + together * rates_.overlap_share();
   };
   const auto collective = [&](CollectiveKind kind, const GroupShape& group, double bytes) {
     return collective_cost(network_, kind, group, bytes).seconds();

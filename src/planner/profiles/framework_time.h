@@ -10,19 +10,12 @@
 #include <vector>
 
 #include "base/result.h"
+#include "planner/profiles/framework_pace.h"
 #include "planner/profiles/framework_run.h"
 #include "planner/profiles/layer_times.h"
 #include "spec/hardware.h"
 
 namespace fivefold {
-
-// What a framework's time has beside the device's. Seconds a layer are those of a forward pass; a backward has twice.
-struct FrameworkPace {
-  double elementwise_factor = 1;  // bytes between products, over those of fused kernels
-  double layer_host_s = 0, tensor_host_s = 0, pipeline_host_s = 0;  // least of a layer; more with tp > 1, with pp > 1
-  double hidden_gradients = 0;  // share of the data-parallel exchange that computation hides
-};
-FrameworkPace framework_pace(Framework framework);
 
 // Of the stage that computes longest; their sum is the step.
 enum class FrameworkPart : uint8_t {
@@ -83,9 +76,9 @@ class FrameworkClock {
   double sharded_seconds(const FrameworkRun& run, const ModelTimes& times) const;
   bool gathers_layers(const FrameworkRun& run) const;
 
+  FrameworkPace pace_;
   // Kept apart, so that the clock can be copied: `rates_` refers to it.
   std::shared_ptr<const HardwareSpec> hardware_;
-  FrameworkPace pace_;
   Rates rates_;
   NetworkSpec network_;
   std::vector<Elements> layers_;  // of each

@@ -307,8 +307,10 @@ class LayerClock {
       time_.forward.compute += part->forward.compute;
       time_.backward.compute += part->backward.compute;
     }
-    time_.forward.compute = std::max(time_.forward.compute, pace_.host_s);
-    time_.backward.compute = std::max(time_.backward.compute, 2 * pace_.host_s);
+    // What the host launches meanwhile, collectives included, goes beside it.
+    const auto at_least = [](PassTime& pass, double host) { pass.compute += std::max(0.0, host - pass.total()); };
+    at_least(time_.forward, pace_.host_s);
+    at_least(time_.backward, pace_.backward_host * pace_.host_s);
     switch (run_.checkpointing) {
       case Checkpointing::kNone:
         break;

@@ -34,9 +34,10 @@ struct ModelTimes {
 };
 
 // What a framework does otherwise than the device's rates say (framework_time.h); seconds of a layer's forward pass
-// that its host takes at least, and shares of collectives that go on beside computation.
+// that its host takes at least, how many times that backward takes, and shares of collectives that go on beside
+// computation.
 struct LayerPace {
-  double host_s = 0;
+  double host_s = 0, backward_host = 2;
   double hidden_tensor = 0, hidden_experts = 0;
 };
 

@@ -1,0 +1,29 @@
+// What a framework's step takes beside what the device's and the network's rates say: how many bytes its kernels move
+// between products, how fast its host launches them, how much of its traffic it hides. Constants and their sources:
+// docs/profiles.md#time. Plain data, pure functions, thread-safe.
+#pragma once
+
+#include "planner/profiles/framework_run.h"
+
+namespace fivefold {
+
+// Seconds of a layer are those of a forward pass; a backward has `backward_host` times as many.
+struct FrameworkPace {
+  double elementwise_factor = 1;                     // bytes between products, over those of fused kernels
+  double products_factor = 1, attention_factor = 1;  // of the device's shares, up to kMostShare
+  double fp8_share = 0.75;  // of the rate that fp8 products have over bf16 ones on the data sheet
+  double layer_host_s = 0, tensor_host_s = 0, pipeline_host_s = 0;  // least of a layer; more with tp > 1, with pp > 1
+  // Least of a layer where stages are on different nodes and tp > 1; more for each rank of tp.
+  double crossing_host_s = 0, crossing_tensor_host_s = 0;
+  double backward_host = 2;
+  double network_share = 0.5;   // of the rate between nodes that a collective reaches alone
+  double hidden_gradients = 0;  // share of the data-parallel exchange that computation hides
+  double hidden_gathers = 1;    // ZeRO-3: of a layer's gathers and reductions what goes beside computation
+  double hidden_tensor = 0, hidden_experts = 0;  // of tensor parallelism's collectives, of the experts' exchanges
+  double exchanged_messages = 0;                 // a layer: collectives of which each has its own latency
+};
+inline constexpr double kMostShare = 0.85;  // of the data sheet's rate
+
+FrameworkPace framework_pace(const FrameworkRun& run);
+
+}  // namespace fivefold
