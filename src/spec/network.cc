@@ -85,11 +85,16 @@ double bytes_on_links(CollectiveKind kind, const GroupShape& shape, bool across_
   FIVEFOLD_CHECK(false);
 }
 
-// Published bytes/s at which the bytes of bytes_on_links() go when each device has its share; 0: unknown.
+// Of the published rate, what a large collective reaches.
+double reached_bytes_per_s(const LinkSpec& link) {
+  return (link.reached_share.known() ? link.reached_share.value : kLinkOfBandwidth) * link.bytes_per_s.value;
+}
+
+// Bytes/s at which the bytes of bytes_on_links() go when each device has its share; 0: unknown.
 double share_of_links(const NetworkSpec& network, CollectiveKind kind, const GroupShape& shape, bool across_nodes) {
-  const double in_node = network.node_link.bytes_per_s.value;
+  const double in_node = reached_bytes_per_s(network.node_link);
   if (!across_nodes) return in_node;
-  const double per_device = network.network.bytes_per_s.value;
+  const double per_device = reached_bytes_per_s(network.network);
   if (kind == CollectiveKind::kSend || kind == CollectiveKind::kRecv) return per_device;
   // A node's members have a share each. A ring also runs through the node, from one member to the next.
   const double ports = per_device * shape.ranks_per_node;
@@ -138,8 +143,7 @@ CollectiveCost collective_cost(const NetworkSpec& network, CollectiveKind kind, 
   cost.across_nodes = shape.nodes > 1 && network.network.bytes_per_s.known();
   const LinkSpec& link = cost.across_nodes ? network.network : network.node_link;
   const double bandwidth = share_of_links(network, kind, shape, cost.across_nodes);
-  const double reached = link.reached_share.known() ? link.reached_share.value : kLinkOfBandwidth;
-  if (bandwidth > 0) cost.bytes_per_s = reached * bandwidth;
+  if (bandwidth > 0) cost.bytes_per_s = bandwidth;
   const MeasuredSeconds measured = measured_seconds(link, kind, shape.ranks, bytes);
   if (measured.seconds > 0) {
     cost.latency_s = std::min(measured.smallest, measured.seconds);

@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "planner/profiles/framework_run.h"
 
@@ -13,6 +14,9 @@ ProfileMemory nanotron_memory(const FrameworkRun& run);
 ProfileMemory fsdp2_memory(const FrameworkRun& run);
 ProfileMemory deepspeed_memory(const FrameworkRun& run);
 ProfileMemory hf_memory(const FrameworkRun& run);
+
+// Layers of each of nanotron's stages.
+std::vector<int64_t> nanotron_stages(const FrameworkRun& run);
 
 // Of the pipeline stages that `run.reported` may mean, the one with the largest peak. `memory_of_stage` maps a stage
 // to its ProfileMemory. REQUIRES: a stage.

@@ -75,7 +75,7 @@ class Refusals {
     if (run_.vpp > 1 && !is(Framework::kMegatron) && !is(Framework::kFsdp2))
       refuse("parallel.vpp", fmt::format("{} has no interleaved schedule", name()), "use vpp = 1");
     if (run_.pp == 1) return;
-    if (run_.pp * run_.vpp > layers)
+    if (run_.pp * run_.vpp > layers && run_.stage_layers.empty())
       return refuse("parallel.pp", fmt::format("{} stages of {} layers", run_.pp * run_.vpp, layers),
                     fmt::format("use {}", std::max<int64_t>(1, layers / run_.vpp)));
     if (run_.stage_layers.empty() && is(Framework::kMegatron)) divides("pp", run_.pp * run_.vpp, layers, "layers");

@@ -113,6 +113,7 @@ struct ShardingSwitches {
   Switch<bool> optimizer_in_backward = false;
   Switch<bool> weights_on_host = false;  // FSDP's CPUOffloadPolicy: shards, their gradients and states
   Switch<bool> bf16_optimizer = false;   // DeepSpeed's BF16_Optimizer: gradients are added in fp32
+  Switch<bool> rowwise_scaling = false;  // torchao's float8: a scale for each row, not for each tensor
   Switch<bool> counts_process = false;   // the figure is nvidia-smi's: with context and libraries
 };
 

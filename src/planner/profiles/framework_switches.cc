@@ -61,6 +61,7 @@ constexpr Key kKeys[] = {
     {"vocabulary_stages", kMegatron, NAMED(vocabulary_stages, kVocabularyNames)},
     {"compiled", kFsdp2, PLAIN(sharding.compiled)},
     {"optimizer_in_backward", kFsdp2, PLAIN(sharding.optimizer_in_backward)},
+    {"rowwise_scaling", kFsdp2, PLAIN(sharding.rowwise_scaling)},
     {"weights_on_host", kFsdp2 | kDeepspeed | kHf, PLAIN(sharding.weights_on_host)},
     {"init", kAll, NAMED(init, kInitNames)},
     {"reduce_bucket", kDeepspeed, PLAIN(zero_buffers.reduce_bucket)},

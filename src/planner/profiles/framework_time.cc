@@ -5,6 +5,7 @@
 
 #include "base/integer.h"
 #include "planner/profiles/framework_config.h"
+#include "planner/profiles/framework_profile.h"
 #include "planner/work.h"
 #include "schedule/generate.h"
 #include "schedule/replay.h"
@@ -29,13 +30,14 @@ HardwareSpec paced(HardwareSpec hardware, const FrameworkRun& run, const Framewo
       pace.network_share *
       (hardware.network.reached_share.known() ? hardware.network.reached_share.value : kLinkOfBandwidth);
   const auto scale = [](Figure& share, double factor) {
-    if (share.known()) share.value = std::max(share.value, std::min(kMostShare, factor * share.value));
+    if (share.known()) share.value = std::min(std::max(kMostShare, share.value), factor * share.value);
   };
   scale(device.gemm_share, pace.products_factor);
   scale(device.attention_share, pace.attention_factor);
   if (!run.fp8 || !device.peak_flops_per_s.fp8.known() || !device.gemm_share.known()) return hardware;
   // Products alone are in fp8; attention stays as it is.
-  const double ratio = pace.fp8_share * device.peak_flops_per_s.fp8.value / device.peak_flops_per_s.bf16.value;
+  const double share = pace.fp8_share * (run.sharding.rowwise_scaling ? pace.rowwise_share : 1);
+  const double ratio = share * device.peak_flops_per_s.fp8.value / device.peak_flops_per_s.bf16.value;
   device.peak_flops_per_s.bf16.value *= ratio;
   device.attention_share.value /= ratio;
   return hardware;
@@ -51,18 +53,22 @@ ModelSpec trained_model(const FrameworkRun& run) {
 
 }  // namespace
 
-// Layers go round the ranks chunk by chunk, as even as they can be, or as listed.
+// Layers go round the ranks chunk by chunk, as they are listed; listed stages of several chunks divide among them.
 std::vector<FrameworkClock::Chunk> FrameworkClock::chunks_of(const FrameworkRun& run) {
   const auto layers = static_cast<int64_t>(run.model.layers.size()), count = run.pp * run.vpp;
   const bool cuts_head = run.vocabulary_stages != VocabularyStages::kLast;
+  const std::vector<int64_t> listed =
+      run.framework == Framework::kNanotron && run.pp > 1 ? nanotron_stages(run) : run.stage_layers;
   std::vector<Chunk> chunks;
   int64_t first = 0;
   for (int64_t i = 0; i < count; ++i) {
     int64_t own = div_ceil(layers - first, count - i);
-    if (static_cast<int64_t>(run.stage_layers.size()) == count)
-      own = run.stage_layers[static_cast<size_t>(i)];
-    else if (!run.stage_layers.empty())  // of whole ranks
-      own = div_floor(run.stage_layers[static_cast<size_t>(i % run.pp)], run.vpp);
+    if (static_cast<int64_t>(listed.size()) == count) {
+      own = listed[static_cast<size_t>(i)];
+    } else if (!listed.empty()) {
+      const int64_t of_rank = listed[static_cast<size_t>(i % run.pp)], round = div_floor(i, run.pp);
+      own = div_floor(of_rank * (round + 1), run.vpp) - div_floor(of_rank * round, run.vpp);
+    }
     const int64_t last = std::min(layers, first + own);
     chunks.push_back({first, last, i == 0, cuts_head ? i >= count - run.pp : i == count - 1});
     first = last;
@@ -123,7 +129,7 @@ FrameworkClock::FrameworkClock(const FrameworkRun& like, const HardwareSpec& har
 }
 
 ModelTimes FrameworkClock::times(const FrameworkRun& run) const {
-  LayerPace pace{.backward_host = pace_.backward_host,
+  LayerPace pace{.loss_passes = pace_.loss_passes, .backward_host = pace_.backward_host,
                  .hidden_tensor = pace_.hidden_tensor,
                  .hidden_experts = pace_.hidden_experts};
   pace.host_s = pace_.layer_host_s + (run.tp > 1 ? pace_.tensor_host_s : 0) + (run.pp > 1 ? pace_.pipeline_host_s : 0);
@@ -162,15 +168,18 @@ FrameworkClock::Stages FrameworkClock::stages(const FrameworkRun& run, const Mod
 
 // Reduce-scatter of the gradients and gather of the weights, or an all-reduce, of what a rank holds; the optimizer's
 // pass over its share.
-FrameworkClock::Ends FrameworkClock::ends(const FrameworkRun& run) const {
+FrameworkClock::Ends FrameworkClock::ends(const FrameworkRun& run, const ModelTimes& times) const {
   const auto tp = static_cast<double>(run.tp), pp = static_cast<double>(run.pp),
              experts = static_cast<double>(run.ep * run.expert_tp);
-  double dense = ends_elements_.whole + ends_elements_.split / tp, expert = 0;
+  double dense = 0, expert = 0;
   for (const Elements& layer : layers_) {
     dense += layer.whole + layer.split / tp;
     expert += layer.expert / experts;
   }
-  dense /= pp, expert /= pp;
+  // First and last stage have a table each, a copy when it is tied.
+  const double tables = run.pp == 1 || run.model.tied_embeddings ? 1 : 0.5;
+  dense = dense / pp + tables * (ends_elements_.whole + ends_elements_.split / tp);
+  expert /= pp;
   const RankGroups groups = rank_groups(run, network_);
   const auto gradient = static_cast<double>(dtype_bytes(run.gradient_dtype));
   const auto seconds = [&](double elements, const GroupShape& group) {
@@ -185,7 +194,14 @@ FrameworkClock::Ends FrameworkClock::ends(const FrameworkRun& run) const {
       ends.exchange +=
           collective_cost(network_, CollectiveKind::kAllReduce, groups.replicate, gradient * dense / groups.shard.ranks)
               .seconds();
-    ends.exchange *= 1 - pace_.hidden_gradients;
+    // Without ZeRO the gradients of the last microbatch go off as its backward makes them; a pipeline's go one by one
+    // when all is done.
+    const bool alone = run.zero == 0 && run.pp > 1, beside = run.zero == 0 && run.pp == 1;
+    const double messages = alone ? pace_.reduced_messages : pace_.sharded_messages;
+    ends.exchange += messages * static_cast<double>(layers_.size()) / pp *
+                     collective_cost(network_, CollectiveKind::kAllGather, groups.shard, 0).seconds();
+    ends.exchange *= pace_.exchange_factor * (1 - pace_.hidden_gradients);
+    if (beside) ends.exchange = std::max(0.0, ends.exchange - pace_.hidden_beside_backward * times.backward_before.back());
   }
   const double shards = run.zero >= 1 ? groups.shard.ranks : 1, expert_shards = run.zero >= 1 ? groups.edp.ranks : 1;
   const double own = dense / shards + expert / expert_shards;
@@ -238,7 +254,7 @@ double FrameworkClock::sharded_seconds(const FrameworkRun& run, const ModelTimes
 
 double FrameworkClock::least_seconds(const FrameworkRun& run, const ModelTimes& times) const {
   const Stages all = stages(run, times);
-  const Ends after = ends(run);
+  const Ends after = ends(run, times);
   const auto m = static_cast<double>(run.microbatches);
   double most = 0, before = 0;
   for (int64_t rank = 0; rank < run.pp; ++rank) {
@@ -269,7 +285,7 @@ double FrameworkClock::makespan(const FrameworkRun& run, const Stages& all) {
 
 FrameworkTime FrameworkClock::step(const FrameworkRun& run, const ModelTimes& times) const {
   const Stages all = stages(run, times);
-  const Ends after = ends(run);
+  const Ends after = ends(run, times);
   const auto m = static_cast<double>(run.microbatches);
   FrameworkTime time;
   const auto add = [&](FrameworkPart part, double seconds) { time.parts[static_cast<size_t>(part)] += seconds; };

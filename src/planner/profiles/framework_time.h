@@ -72,7 +72,7 @@ class FrameworkClock {
   };
   Stages stages(const FrameworkRun& run, const ModelTimes& times) const;
   double transfer_seconds(const FrameworkRun& run) const;
-  Ends ends(const FrameworkRun& run) const;
+  Ends ends(const FrameworkRun& run, const ModelTimes& times) const;
   double sharded_seconds(const FrameworkRun& run, const ModelTimes& times) const;
   bool gathers_layers(const FrameworkRun& run) const;
 

@@ -56,7 +56,7 @@ class LayerClock {
   // The logits' passes move 4 bytes for each of the model's 2 at most: one pass forward, three in all.
   LayerTime head() {
     const int64_t t = tokens_, h = run_.model.hidden, v = vocabulary();
-    const double logits = static_cast<double>(t * v) * kElement, stream = static_cast<double>(stream_ * h) * kElement;
+    const double logits = pace_.loss_passes * static_cast<double>(t * v) * kElement, stream = static_cast<double>(stream_ * h) * kElement;
     LayerTime time;
     OperationWork forward{.gemms = {{t, v, h}}, .bytes = logits}, backward{.gemms = {{t, h, v}}, .bytes = 2 * logits};
     if (!run_.trains_adapter) backward.gemms.push_back({v, h, t});

@@ -37,6 +37,7 @@ struct ModelTimes {
 // that its host takes at least, how many times that backward takes, and shares of collectives that go on beside
 // computation.
 struct LayerPace {
+  double loss_passes = 1;
   double host_s = 0, backward_host = 2;
   double hidden_tensor = 0, hidden_experts = 0;
 };

@@ -9,22 +9,9 @@
 #include "planner/profiles/model_sizes.h"
 
 namespace fivefold {
-namespace {
-
-// What is reserved beside the tensors of the activations: blocks that do not fit the next request.
-constexpr double kReserveOfActivations = 0.14;
-// Logits in bf16, in fp32, and the softmax that the loss keeps.
-constexpr int64_t kLogitsBytes = 2 + 4 + 4;
-// Reserved with DistributedDataParallel (ZeRO 0), a parameter.
-constexpr double kDdpBytes = 0.5;
-// Buffers of collectives on their own stream that have not come back yet: of a column linear's gathered input, and of
-// the loss's stage, a token and entry of the whole vocabulary.
-constexpr double kHeldInputs = 0.67, kHeldAtHead = 0.8;
-constexpr double kRest = 0.2 * 0x1p30;
-
 // Layers of each stage. A stage ends with the block that brings the cost of all so far to its share: a layer costs its
 // products (queries, keys and values counted as four of h x a d), the output matrix its own.
-std::vector<int64_t> stages(const FrameworkRun& run) {
+std::vector<int64_t> nanotron_stages(const FrameworkRun& run) {
   if (!run.stage_layers.empty()) return run.stage_layers;
   std::vector<double> costs;
   for (const LayerSpec& layer : run.model.layers) {
@@ -44,6 +31,19 @@ std::vector<int64_t> stages(const FrameworkRun& run) {
   }
   return counts;
 }
+
+namespace {
+
+// What is reserved beside the tensors of the activations: blocks that do not fit the next request.
+constexpr double kReserveOfActivations = 0.14;
+// Logits in bf16, in fp32, and the softmax that the loss keeps.
+constexpr int64_t kLogitsBytes = 2 + 4 + 4;
+// Reserved with DistributedDataParallel (ZeRO 0), a parameter.
+constexpr double kDdpBytes = 0.5;
+// Buffers of collectives on their own stream that have not come back yet: of a column linear's gathered input, and of
+// the loss's stage, a token and entry of the whole vocabulary.
+constexpr double kHeldInputs = 0.67, kHeldAtHead = 0.8;
+constexpr double kRest = 0.2 * 0x1p30;
 
 class NanotronStage {
  public:
@@ -157,7 +157,7 @@ bool cpu_is_ahead(const FrameworkRun& run, const ModelSizes& sizes, int64_t laye
 ProfileMemory nanotron_memory(const FrameworkRun& given) {
   FrameworkRun run = given;
   const ModelSizes sizes = model_sizes(run);
-  const std::vector<int64_t> layers = stages(run);
+  const std::vector<int64_t> layers = nanotron_stages(run);
   if (run.keeps_gathered_inputs.assumed) run.keeps_gathered_inputs.value = cpu_is_ahead(run, sizes, layers.front());
   ProfileMemory most =
       reported_memory(run, [&](int64_t stage) { return NanotronStage(run, sizes, layers, stage).memory(); });

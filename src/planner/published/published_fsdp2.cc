@@ -1,4 +1,6 @@
 // Rows of torchtitan, torchao's tables of it, torchtune, and Composer's FSDP.
+#include <algorithm>
+
 #include "planner/published/published_frameworks.h"
 
 namespace fivefold {
@@ -15,6 +17,7 @@ void read_torchtitan_row(const PublishedRun& row, FrameworkRun& run) {
   run.weight_dtype.set(DType::kFloat32);
   run.gradient_dtype.set(DType::kFloat32);
   run.sharding.compiled.set(!says(row, "notes", "torch.compile=False"));
+  run.sharding.rowwise_scaling.set(says(row, "precision", "rowwise"));
   run.keeps_gathered_inputs.set(!says(row, "notes", "AsyncTP") && !says(row, "notes", "async TP"));
   if (says(row, "recompute", "op")) run.checkpointing = Checkpointing::kPerOperation;
   if (says(row, "recompute", "layer")) run.checkpointing = Checkpointing::kEveryOther;
@@ -80,6 +83,7 @@ Status read_torchtune_row(const PublishedRun& row, FrameworkRun& run) {
 
 Status read_fsdp2_row(const PublishedRun& row, FrameworkRun& run) {
   run.sharding.compiled.value = true;
+  run.zero = std::max(run.zero, 3);  // fully_shard; on one GPU it cuts nothing
   if (row.source() == "torchtune_torchao" && row.text("method") != "pretrain") return read_torchtune_row(row, run);
   if (row.source() == "mosaic_llm_foundry") {
     // Composer: fp32 shards under autocast; mp_mode PURE reduces in bf16.

@@ -74,9 +74,6 @@ Status read_megatron_row(const PublishedRun& row, FrameworkRun& run) {
   if (has(row, "cross-entropy-loss-fusion"))
     run.cross_entropy.set(row.note("cross-entropy-fusion-impl") == "te" ? CrossEntropyKernel::kTransformerEngine
                                                                         : CrossEntropyKernel::kNativeFused);
-  // NVIDIA's own recipes.
-  for (const char* tuned : {"mlperf_training_llm", "nemo_legacy_perf", "nvidia_megatron_bridge_perf"})
-    if (row.source() == tuned) run.tuned_kernels.set(true);
   // The papers' ZeRO-3 rows are DeepSpeed's.
   if (row.source() == "megatron_lm_readme_papers" && run.zero == 3) run.framework = Framework::kDeepspeed;
   // SimuMax's scripts (docs/b200/b200_real_repro_guide.md of its repository): Transformer Engine's cross-entropy,
@@ -87,6 +84,7 @@ Status read_megatron_row(const PublishedRun& row, FrameworkRun& run) {
   }
   if (row.source() == "vocab_parallel_pp8_a100") read_vocabulary_parallel(run);
   if (is_functional_test(row)) read_functional_test(row, run);
+  read_recipe(row, run);
   return Ok{};
 }
 

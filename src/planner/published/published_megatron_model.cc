@@ -92,7 +92,7 @@ void read_megatron_model(const PublishedRun& row, FrameworkRun& run) {
 
 Status read_megatron_stages(const PublishedRun& row, FrameworkRun& run) {
   const auto layers = static_cast<int64_t>(run.model.layers.size());
-  if (run.pp == 1 || read_layout(row, run)) return Ok{};
+  if (run.pp == 1 || read_layout(row, run) || read_recipe_stages(row, run)) return Ok{};
   const int64_t first = number(row, "decoder-first-pipeline-num-layers", 0),
                 last = number(row, "decoder-last-pipeline-num-layers", 0);
   if (first > 0 || last > 0) {

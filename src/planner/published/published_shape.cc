@@ -4,6 +4,7 @@
 
 #include "base/integer.h"
 #include "planner/published/published_frameworks.h"
+#include "planner/published/published_names.h"
 
 namespace fivefold {
 namespace {
@@ -12,25 +13,12 @@ Error missing(const PublishedRun& row, const std::string& what) {
   return Error{row.where + " (" + row.id() + ")", what, "left out"};
 }
 
-// Multi-head latent attention as the notes or the model's name have it: DeepSeek-V2's.
-bool is_deepseek_v2(const PublishedRun& row) {
-  const std::string model = row.text("model");
-  return model.find("deepseekv2") != std::string::npos || model.find("DeepSeek-V2") != std::string::npos;
-}
-
 MixerSpec mixer(const PublishedRun& row, int64_t hidden) {
   MixerSpec mixer;
   mixer.num_heads = row.integer("heads", 0);
   mixer.num_kv_heads = row.integer("kv_heads", mixer.num_heads);
   mixer.head_dim = row.integer("head_dim", mixer.num_heads > 0 ? div_floor(hidden, mixer.num_heads) : 0);
   mixer.rope.rotary_dim = mixer.head_dim;
-  if (is_deepseek_v2(row)) {
-    mixer.kind = MixerKind::kLatentAttention;
-    mixer.q_lora_rank = 1536;
-    mixer.kv_lora_rank = 512;
-    mixer.qk_nope_head_dim = mixer.v_head_dim = 128;
-    mixer.qk_rope_head_dim = 64;
-  }
   return mixer;
 }
 
@@ -76,41 +64,12 @@ const SourceOf* source_of(const PublishedRun& row) {
   return nullptr;
 }
 
-// "A100-80GB-SXM" and its like to the name of a file of configs/gpus.
-std::string gpu_name(const PublishedRun& row) {
-  const std::string gpu = row.text("gpu");
-  const auto has = [&](const char* part) { return gpu.find(part) != std::string::npos; };
-  if (has("GB200")) return "gb200";
-  if (has("B200")) return "b200-sxm-180gb";
-  if (has("H200")) return "h200-sxm-141gb";
-  if (has("H800")) return "h800-sxm-80gb";
-  if (has("H100")) return "h100-sxm-80gb";
-  if (has("A800")) return "a800-sxm-80gb";
-  if (has("A100")) return has("40GB") || row.integer("gpu_mem_gb", 80) == 40 ? "a100-sxm-40gb" : "a100-sxm-80gb";
-  if (has("MI300")) return "mi300x";
-  if (has("L40S")) return "l40s";
-  if (has("4090")) return "rtx-4090";
-  if (has("A6000")) return "rtx-a6000";
-  if (has("V100")) return "v100-sxm-32gb";
-  return {};
-}
-
 // "1", "dist-opt", "fsdp-full", "fsdp2(3)", "1 (shard over 8)".
 int zero_stage(const PublishedRun& row) {
   const std::string text = row.text("zero_stage");
   if (text.find("fsdp") != std::string::npos) return 3;
   if (text.starts_with("dist-opt")) return 1;
   return static_cast<int>(row.number("zero_stage").value_or(0));
-}
-
-// Vocabularies of models that rows name without one, from their config.json on the Hub; the functional tests' BERT
-// reads bert-large-cased's.
-int64_t known_vocabulary(const std::string& model) {
-  const auto is = [&](const char* name) { return model.starts_with(name); };
-  if (is("Qwen-14B") || is("qwen-14b") || is("Qwen-72B")) return 152064;
-  if (is("Qwen-1.8B") || is("Qwen-7B") || is("qwen-7b")) return 151936;
-  if (is("megatron-test:bert/")) return 28996;
-  return 0;
 }
 
 }  // namespace
@@ -130,7 +89,6 @@ Result<ModelSpec> published_model(const PublishedRun& row) {
   layer.mixer = mixer(row, model.hidden);
   layer.mlp.kind = row.integer("gated_ffn", 1) == 1 ? MlpKind::kGated : MlpKind::kPlain;
   layer.mlp.ffn = ffn;
-  const LayerSpec dense = layer;
   const int64_t experts = row.integer("moe_experts", 0);
   if (experts > 0) {
     layer.mlp.kind = MlpKind::kMoe;
@@ -143,7 +101,7 @@ Result<ModelSpec> published_model(const PublishedRun& row) {
     return missing(row, "the width of the MLP is not stated");
   }
   model.layers.assign(static_cast<size_t>(layers), layer);
-  if (experts > 0 && is_deepseek_v2(row)) model.layers[0] = dense;
+  read_named_model(row, model);
   return model;
 }
 
@@ -153,7 +111,7 @@ Result<FrameworkRun> framework_run(const PublishedRun& row) {
   FrameworkRun run;
   run.framework = source->framework;
   FIVEFOLD_ASSIGN(run.model, published_model(row));
-  run.gpu = gpu_name(row);
+  run.gpu = published_gpu(row);
   const auto gib = row.number("gpu_mem_gb");
   if (gib) run.capacity_bytes = static_cast<int64_t>(*gib * 0x1p30);
   run.dp = row.integer("dp", 0);
@@ -178,7 +136,8 @@ Result<FrameworkRun> framework_run(const PublishedRun& row) {
   run.compute = precision.starts_with("fp16")   ? DType::kFloat16
                 : precision.starts_with("fp32") ? DType::kFloat32
                                                 : DType::kBFloat16;
-  run.fp8 = precision.find("fp8") != std::string::npos || precision.find("float8") != std::string::npos;
+  for (const char* type : {"fp8", "FP8", "FP4", "float8"})
+    run.fp8 = run.fp8 || precision.find(type) != std::string::npos;
   const std::string recompute = row.text("recompute");
   if (recompute.starts_with("full")) run.checkpointing = Checkpointing::kFull;
   // Megatron-LM's --recompute-modules may be others than its default, core_attn.

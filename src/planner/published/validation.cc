@@ -44,7 +44,9 @@ double measured_tokens_per_s(const PublishedRun& row, const FrameworkRun& run, c
   const auto step = row.number("step_time_s");
   if (!step || *step <= 0) {
     const double peak = hardware != nullptr ? hardware->device.peak_flops_per_s.bf16.value : 0;
-    return row.number("mfu").value_or(0) * peak / megatron_flops_per_token(run);
+    // Narayanan et al. count what is recomputed.
+    const bool counts_all = row.source() == "megatron_lm_readme_papers" && run.checkpointing == Checkpointing::kFull;
+    return row.number("mfu").value_or(0) * (counts_all ? 0.75 : 1) * peak / megatron_flops_per_token(run);
   }
   return static_cast<double>(run.micro * run.microbatches * run.sequence) / *step /
          static_cast<double>(run.tp * run.pp * run.cp);

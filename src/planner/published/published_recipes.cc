@@ -1,0 +1,89 @@
+// Megatron-LM's runs as vendors' recipes and papers have them, where rows do not say so themselves.
+#include <algorithm>
+#include <array>
+
+#include "base/integer.h"
+#include "planner/published/published_megatron.h"
+
+namespace fivefold {
+namespace {
+
+// NeMo's, Megatron-Bridge's and MLPerf's recipes of NVIDIA.
+bool is_vendor_recipe(const PublishedRun& row) {
+  static constexpr std::array<std::string_view, 5> kSources = {"mlperf_training_llm", "nemo_legacy_perf",
+                                                               "nvidia_megatron_bridge_perf", "megatron_moe_modelzoo",
+                                                               "megatron_moe_recipes_dev"};
+  return std::ranges::find(kSources, row.source()) != kSources.end();
+}
+
+// Layer redistribution of Yeung et al.: the assignment of whole layers with the fastest slowest stage, where the output
+// matrix of 2 h V operations a token and pass weighs as many layers of 24 h^2 + 4 h s.
+void read_redistribution(FrameworkRun& run) {
+  const auto h = static_cast<double>(run.model.hidden), s = static_cast<double>(run.sequence);
+  const double head = 2 * static_cast<double>(run.model.vocab) / (24 * h + 4 * s);
+  const auto layers = static_cast<int64_t>(run.model.layers.size());
+  const int64_t others = run.pp - 1;
+  int64_t last = 0;
+  double least = 0;
+  for (int64_t count = 0; count <= div_floor(layers, run.pp); ++count) {
+    const double slowest =
+        std::max(head + static_cast<double>(count), static_cast<double>(div_ceil(layers - count, others)));
+    if (count == 0 || slowest <= least) last = count, least = slowest;
+  }
+  run.stage_layers.clear();
+  for (int64_t stage = 0, left = layers - last; stage < others; ++stage) {
+    run.stage_layers.push_back(div_ceil(left, others - stage));
+    left -= run.stage_layers.back();
+  }
+  run.stage_layers.push_back(last);
+}
+
+// The papers of 2020 to 2022: attention and dropout as Megatron-LM had them then.
+void read_paper(const PublishedRun& row, FrameworkRun& run) {
+  if (row.source() != "korthikanti2022" &&
+      (row.source() != "megatron_lm_readme_papers" || row.text("model").starts_with("llama")))
+    return;
+  run.attention.set(AttentionKernel::kUnfused);
+  run.dropout.set(true);
+}
+
+}  // namespace
+
+bool read_recipe_stages(const PublishedRun& row, FrameworkRun& run) {
+  if (row.text("pp_schedule").find("method=redis") != std::string::npos) {
+    read_redistribution(run);
+    return true;
+  }
+  const auto layers = static_cast<int64_t>(run.model.layers.size());
+  const int64_t stages = run.pp * run.vpp;
+  if (!is_vendor_recipe(row) || layers % stages == 0) return false;
+  // Token table and loss count as a layer each (Llama 3.1's 126, Qwen3's 94 layers), or all chunks are equal but the
+  // last, which has the loss and DeepSeek's prediction module besides; the first has one less where it must.
+  const bool both = (layers + 2) % stages == 0;
+  const int64_t each = div_ceil(layers + (both ? 1 : 0), stages);
+  const int64_t first = both || each * (stages - 1) > layers ? each - 1 : each,
+                last = layers - first - each * (stages - 2);
+  if (last < 0) return false;
+  run.stage_layers.assign(static_cast<size_t>(stages), each);
+  run.stage_layers.front() = first;
+  run.stage_layers.back() = last;
+  return true;
+}
+
+void read_recipe(const PublishedRun& row, FrameworkRun& run) {
+  read_paper(row, run);
+  if (!is_vendor_recipe(row)) return;
+  run.tuned_kernels.set(true);
+  run.zero = std::max(run.zero, 1);
+  const std::string precision = row.text("precision"), notes = row.text("notes");
+  // MLPerf names the type in its configuration's file; the release 25.09 of the Bridge leaves the column empty, and its
+  // figures are those of the fp8 recipes of the releases after it.
+  if (precision.empty()) run.fp8 = row.text("model").find("DeepSeek") == std::string::npos;
+  if (row.text("method") == "lora") {
+    run.trains_adapter = true;
+    run.rank = 32;  // NeMo's LoRA, of all linears
+    run.targets = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"};
+  }
+}
+
+}  // namespace fivefold
