@@ -112,7 +112,7 @@ TEST(Cases, OneRankHasNothingToShard) {
 }
 
 // The plain run that works there has everything in bf16: 8 P = 57.9 GB between steps.
-TEST(Cases, PureBf16FitsWithAWarning) {
+TEST(Cases, PureBf16Fits) {
   FrameworkRun run = run_of(Framework::kHf, named_model("mistral-7b-v0.1"), "a100-sxm-80gb");
   run.sequence = 2048;
   run.checkpointing = Checkpointing::kFull;

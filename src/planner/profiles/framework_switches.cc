@@ -70,7 +70,7 @@ constexpr Key kKeys[] = {
     {"bf16_optimizer", kDeepspeed, PLAIN(sharding.bf16_optimizer)},
     {"code", kHf, NAMED(hf.code, kCodeNames)},
     {"autocast", kHf, PLAIN(hf.autocast)},
-    {"fused_norms", kHf, PLAIN(hf.fused_norms)},
+    {"fused_norms", kHf | kFsdp2, PLAIN(hf.fused_norms)},
     {"fused_adapters", kHf, PLAIN(hf.fused_adapters)},
     {"repeats_kv", kHf, PLAIN(hf.repeats_kv)},
     {"frozen_keeps_inputs", kHf, PLAIN(hf.frozen_keeps_inputs)},

@@ -20,6 +20,8 @@ double logits_bytes(const FrameworkRun& run) {
       return 6;  // bf16, fp32
     case CrossEntropyKernel::kCompiled:
       return 3;
+    case CrossEntropyKernel::kNativeFused:  // flash-attention's: bf16 logits and their gradient
+      return 4;
     case CrossEntropyKernel::kChunked:
       return run.trains_adapter ? 2.5 : 4;  // bf16 in pieces, their gradients, one piece of eight in fp32
     default:
@@ -155,7 +157,7 @@ class ShardedRun {
     if (per_operation)
       return 4 * hidden() / sequence_parts() + (2 * w.query + w.key_value + 2 * w.inner + attention) / tp();
     const double inner = !w.gated ? 4 : !run_.sharding.compiled ? 8 : run_.trains_adapter ? 4 : 6;
-    const double norms = run_.sharding.compiled ? 8 : 16;
+    const double norms = run_.sharding.compiled || run_.hf.fused_norms ? 8 : 16;
     return norms * hidden() / sequence_parts() + (2 * w.query + 2 * w.key_value + attention + inner * w.inner) / tp();
   }
 
