@@ -41,8 +41,8 @@ class Sizes {
   }
 
   void add_logits() {
-    const int64_t vocabulary = run_.framework == Framework::kMegatron ? round_up(run_.model.vocab, 128 * run_.tp)
-                                                                      : run_.model.vocab;
+    const int64_t vocabulary =
+        run_.framework == Framework::kMegatron ? round_up(run_.model.vocab, 128 * run_.tp) : run_.model.vocab;
     const std::string of = format_count(tokens_) + " tokens x " + format_count(vocabulary) +
                            (run_.tp > 1 ? " / " + std::to_string(run_.tp) : "");
     add_both("logits", tokens_ * div_ceil(vocabulary, run_.tp), of, true);
@@ -77,7 +77,8 @@ class Sizes {
         const int64_t part =
             entry.split == Split::kReplicated ? entry.whole_numel() : div_ceil(entry.whole_numel(), run_.tp);
         whole += part;
-        if (entry.whole_shape.size() > 1) add_both("weight or its gradient", part, entry.parts.empty() ? entry.name : entry.parts[0].name);
+        if (entry.whole_shape.size() > 1)
+          add_both("weight or its gradient", part, entry.parts.empty() ? entry.name : entry.parts[0].name);
       }
       if (unit.kind != UnitKind::kLayer) continue;
       add("a gathered layer", 2, whole, format_count(whole) + " weights");
@@ -99,8 +100,8 @@ std::vector<NamedSize> names_of_size(const FrameworkRun& run, int64_t bytes, int
   const auto distance = [bytes](const NamedSize& size) { return std::abs(size.bytes - bytes); };
   // Losses leave out the last token of a sequence: one in 1,024 at most.
   std::erase_if(near, [&](const NamedSize& size) {
-    const int64_t slack = precision + (bytes >= 10 * kMiB ? kRounding : 512) +
-                          (size.logits ? div_floor(size.bytes, int64_t{1024}) : 0);
+    const int64_t slack =
+        precision + (bytes >= 10 * kMiB ? kRounding : 512) + (size.logits ? div_floor(size.bytes, int64_t{1024}) : 0);
     return distance(size) > slack;
   });
   std::ranges::stable_sort(near, {}, distance);

@@ -11,7 +11,7 @@
 namespace fivefold {
 
 struct NamedSize {
-  std::string name;     // "fp32 logits"
+  std::string name;  // "fp32 logits"
   int64_t bytes = 0;
   std::string formula;  // "4 B x 4,096 tokens x 50,304"
   bool logits = false;
@@ -21,8 +21,8 @@ struct NamedSize {
 std::vector<NamedSize> tensor_sizes(const FrameworkRun& run);
 // Those that a request of `bytes` may be, nearest first. `precision`: half a unit of the last digit that was printed.
 std::vector<NamedSize> names_of_size(const FrameworkRun& run, int64_t bytes, int64_t precision);
-// The same with nothing known but the vocabulary: logits in 4 or 2 bytes of a whole number of tokens. Empty when the size
-// is no such number.
+// The same with nothing known but the vocabulary: logits in 4 or 2 bytes of a whole number of tokens. Empty when the
+// size is no such number.
 std::vector<NamedSize> logits_of_size(int64_t bytes, int64_t vocabulary, int64_t precision);
 
 }  // namespace fivefold

@@ -16,6 +16,8 @@ namespace {
 
 // Of a card: reserved bytes that no tensor has. Above it a plan is not to be blamed first.
 constexpr double kFragmented = 0.10;
+// Of a card: a smaller request that fails is the last drop and not the cause.
+constexpr double kLargeRequest = 0.02;
 // Selective recompute is not worth its name below this share (P21 of the planner's cases: Megatron-LM#1225, 2 %).
 constexpr double kSavesNothing = 0.05;
 
@@ -56,8 +58,8 @@ class MemoryChecklist {
       diagnosis_.remedies = memory_remedies(*case_.prediction);
       if (std::ranges::none_of(diagnosis_.remedies, &FrameworkRemedy::fits))
         diagnosis_.together = remedies_together(*case_.prediction, diagnosis_.remedies);
-      if (!case_.prediction->memory.assumed.empty())
-        diagnosis_.notes.push_back("assumed: " + join(case_.prediction->memory.assumed, "; "));
+      if (const std::string assumed = assumed_switches(case_.prediction->run); !assumed.empty())
+        diagnosis_.notes.push_back("nobody has set, so assumed: " + assumed);
     } else {
       diagnosis_.notes.emplace_back(
           "with the run's configuration (fivefold doctor CONFIG) the peak is itemised and remedies are priced");
@@ -98,7 +100,7 @@ class MemoryChecklist {
               "an "
               "element when nothing is fused): fuse or chunk the cross-entropy, or split the sequence (cp)"
             : "",
-        true);
+        names.front().logits || share(request_, capacity_) >= kLargeRequest);
   }
 
   void check_fragmentation() {
@@ -199,6 +201,12 @@ class MemoryChecklist {
     if (held > 0)
       if (const auto other = explain_memory(prediction, LoggedMemoryKind::kAllocated, ReportedRank::kLargest, held))
         finding += "; " + format_bytes(held) + " (in tensors, and the request) is what it has with " + other->what;
+      else {
+        std::vector<std::string> others;
+        for (const MemoryExplanation& setting : settings_that_do_not_fit(prediction))
+          if (others.size() < 4) others.push_back(setting.what + " (" + format_bytes(setting.bytes) + ")");
+        if (!others.empty()) finding += "; it would not fit with " + join(others, ", or ");
+      }
     const bool tight = share(prediction.need, prediction.run.capacity_bytes) > 0.9;
     add("does the plan fit", finding,
         tight ? "with more than 90 % of the card planned, sequences of several lengths or a start-up peak are enough"

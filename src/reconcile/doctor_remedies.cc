@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <functional>
 #include <string>
+#include <tuple>
+#include <utility>
 
 #include "base/integer.h"
 #include "reconcile/doctor_parts.h"
@@ -180,27 +182,29 @@ RunConfig with_remedy(const RunConfig& config, const FrameworkRemedy& remedy) {
 
 // Below this share of the peak a remedy is not worth its place.
 constexpr double kWorthwhile = 0.01;
+// Of the throughput: below it a remedy costs nothing.
+constexpr double kFree = 0.005;
 
 }  // namespace
 
 std::vector<FrameworkRemedy> memory_remedies(const FrameworkPrediction& prediction) {
   std::vector<int64_t> bytes;
   const LineKind largest = largest_kind(prediction.memory, bytes);
-  std::vector<Candidate> candidates = Candidates(prediction).find();
-  std::ranges::stable_sort(candidates, [largest](const Candidate& a, const Candidate& b) {
-    return std::pair(a.order, a.against != largest) < std::pair(b.order, b.against != largest);
-  });
+  const auto least = static_cast<int64_t>(kWorthwhile * static_cast<double>(prediction.need));
+  // By what they change of the result, whether they cost anything, and whether they are against what takes most.
+  std::vector<std::pair<std::tuple<int, bool, bool>, FrameworkRemedy>> ordered;
+  const auto add = [&](int order, LineKind against, FrameworkRemedy remedy) {
+    if (prediction.need - remedy.need < least) return;
+    const bool free = order == 0 && remedy.changes == "nothing" && remedy.speed.value_or(0) > -kFree;
+    ordered.emplace_back(std::tuple(order, !free, against != largest), std::move(remedy));
+  };
+  for (const Candidate& candidate : Candidates(prediction).find())
+    if (auto remedy = remedy_of(prediction, candidate.config, candidate.name, candidate.changes))
+      add(candidate.order, candidate.against, *std::move(remedy));
+  if (auto split = split_sequence(prediction)) add(0, LineKind::kLogits, *std::move(split));
+  std::ranges::stable_sort(ordered, {}, [](const auto& entry) { return entry.first; });
   std::vector<FrameworkRemedy> remedies;
-  std::optional<FrameworkRemedy> split = split_sequence(prediction);
-  for (const Candidate& candidate : candidates) {
-    const auto remedy = remedy_of(prediction, candidate.config, candidate.name, candidate.changes);
-    if (!remedy ||
-        static_cast<double>(prediction.need - remedy->need) < kWorthwhile * static_cast<double>(prediction.need))
-      continue;
-    if (split && candidate.order > 0) remedies.push_back(*std::exchange(split, std::nullopt));
-    remedies.push_back(*remedy);
-  }
-  if (split) remedies.push_back(*split);
+  for (auto& [key, remedy] : ordered) remedies.push_back(std::move(remedy));
   return remedies;
 }
 

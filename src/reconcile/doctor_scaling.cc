@@ -56,7 +56,8 @@ std::vector<Point> points(const FrameworkPrediction& prediction, BatchRule rule)
     else if (config.batch.global % (config.batch.micro * count) != 0)
       continue;
     const auto at = changed(prediction, config);
-    if (at && at->time) found.push_back(point_of(*at));
+    // Where it does not fit there is nothing to compare with.
+    if (at && at->time && (at->fits() || count >= dp)) found.push_back(point_of(*at));
   }
   return found;
 }
@@ -64,7 +65,8 @@ std::vector<Point> points(const FrameworkPrediction& prediction, BatchRule rule)
 std::string table(const std::vector<Point>& points) {
   std::vector<std::string> texts;
   for (const Point& point : points)
-    texts.push_back(format_count(point.world) + " GPUs " + percent(point.tokens_per_s / points.front().tokens_per_s));
+    texts.push_back(format_count(point.world) + (point.world == 1 ? " GPU " : " GPUs ") +
+                    percent(point.tokens_per_s / points.front().tokens_per_s));
   return join(texts, ", ");
 }
 

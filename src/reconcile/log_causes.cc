@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "base/text.h"
+#include "planner/profiles/device_need.h"
 #include "planner/profiles/framework_config.h"
 #include "planner/profiles/framework_switches.h"
 #include "reconcile/log_rows.h"
@@ -33,10 +35,12 @@ class Alternatives {
       }
     }
     with("gradients in fp32", run_.gradient_dtype.assumed, [](FrameworkRun& r) { r.gradient_dtype = DType::kFloat32; });
-    with("gradients in bf16", run_.gradient_dtype.assumed, [](FrameworkRun& r) { r.gradient_dtype = DType::kBFloat16; });
+    with("gradients in bf16", run_.gradient_dtype.assumed,
+         [](FrameworkRun& r) { r.gradient_dtype = DType::kBFloat16; });
     with("weights in fp32", run_.weight_dtype.assumed, [](FrameworkRun& r) { r.weight_dtype = DType::kFloat32; });
     with("weights in bf16", run_.weight_dtype.assumed, [](FrameworkRun& r) { r.weight_dtype = DType::kBFloat16; });
-    if (run_.tp > 1) with(run_.sp ? "no sequence parallelism" : "sequence parallelism", false, [](FrameworkRun& r) { r.sp = !r.sp; });
+    if (run_.tp > 1)
+      with(run_.sp ? "no sequence parallelism" : "sequence parallelism", false, [](FrameworkRun& r) { r.sp = !r.sp; });
     for (int zero = 0; zero <= 3; ++zero)
       if (run_.dp > 1 && zero != run_.zero)
         with("ZeRO level " + std::to_string(zero), false, [zero](FrameworkRun& r) { r.zero = zero; });
@@ -85,22 +89,47 @@ class Alternatives {
 std::optional<MemoryExplanation> explain_memory(const FrameworkPrediction& prediction, LoggedMemoryKind kind,
                                                 ReportedRank reported, int64_t measured) {
   const double target = static_cast<double>(measured);
-  const double before = std::abs(static_cast<double>(predicted_figure(prediction.run, kind, reported)) - target);
+  const auto off = [target](int64_t bytes) { return std::abs(static_cast<double>(bytes) - target); };
   // Close by itself, and much closer than without it.
   constexpr double kClose = 0.03;
-  const double most = std::min(kClose * target, before / 4);
+  const double most = std::min(kClose * target, off(predicted_figure(prediction.run, kind, reported)) / 4);
   std::optional<MemoryExplanation> best;
-  for (const Alternative& alternative : Alternatives(prediction.run).find()) {
+  const auto consider = [&](const Alternative& alternative) {
     const int64_t bytes = predicted_figure(alternative.run, kind, reported);
-    const double off = std::abs(static_cast<double>(bytes) - target);
-    if (off > most) continue;
+    if (off(bytes) > most) return;
     // What nobody has said is likelier to be otherwise than what the configuration says.
-    const bool nearer =
-        best && off < std::abs(static_cast<double>(best->bytes) - target) && alternative.assumed == best->assumed;
+    const bool nearer = best && off(bytes) < off(best->bytes) && alternative.assumed == best->assumed;
     if (!best || nearer || (alternative.assumed && !best->assumed))
       best = MemoryExplanation{alternative.what, bytes, alternative.assumed};
+  };
+  const std::vector<Alternative> alternatives = Alternatives(prediction.run).find();
+  for (const Alternative& alternative : alternatives) consider(alternative);
+  if (best) return best;
+  // Two that nobody has said.
+  for (const Alternative& first : alternatives) {
+    if (!first.assumed) continue;
+    for (const Alternative& second : Alternatives(first.run).find())
+      if (second.assumed) consider({first.what + " and " + second.what, true, second.run});
   }
   return best;
+}
+
+std::vector<MemoryExplanation> settings_that_do_not_fit(const FrameworkPrediction& prediction) {
+  std::vector<MemoryExplanation> found;
+  for (const Alternative& alternative : Alternatives(prediction.run).find()) {
+    if (!alternative.assumed) continue;
+    const int64_t need = needed_bytes(profile_memory(alternative.run));
+    if (need > prediction.run.capacity_bytes) found.push_back({alternative.what, need, true});
+  }
+  std::ranges::sort(found, {}, &MemoryExplanation::bytes);
+  return found;
+}
+
+std::string assumed_switches(const FrameworkRun& run) {
+  std::vector<std::string> texts;
+  for (const SwitchValue& value : switch_values(run))
+    if (value.assumed) texts.push_back(value.name + "=" + value.value);
+  return join(texts, ", ");
 }
 
 std::optional<LinkExplanation> explain_by_network(const FrameworkPrediction& prediction, double tokens_per_s) {

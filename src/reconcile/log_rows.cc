@@ -41,7 +41,7 @@ class LogRows {
   void add_memory(const LoggedMemory& figure) {
     const FrameworkRun& run = prediction_.run;
     const int64_t stage = stage_of_rank(prediction_, figure.rank);
-    const ReportedRank reported = run.pp == 1         ? ReportedRank::kLargest
+    const ReportedRank reported = run.pp == 1           ? ReportedRank::kLargest
                                   : stage == 0          ? ReportedRank::kFirst
                                   : stage == run.pp - 1 ? ReportedRank::kLast
                                                         : ReportedRank::kLargest;
@@ -68,7 +68,8 @@ class LogRows {
     if (figure.kind == LoggedMemoryKind::kReserved || figure.kind == LoggedMemoryKind::kProcess) {
       const int64_t allocated = figure_of(log_, figure.rank, LoggedMemoryKind::kAllocated);
       const int64_t cached = figure.bytes - allocated;
-      if (allocated > 0 && difference > 0 && static_cast<double>(cached) > kNoticeableCache * static_cast<double>(allocated))
+      if (allocated > 0 && difference > 0 &&
+          static_cast<double>(cached) > kNoticeableCache * static_cast<double>(allocated))
         return "fragmentation: " + format_bytes(cached) + " reserved beside " + format_bytes(allocated) +
                " in tensors; PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True";
     }
@@ -150,7 +151,8 @@ class LogRows {
 
   static std::string gigabytes(double bytes_per_s) {
     const double gigabytes = bytes_per_s / 1e9;
-    return format_count(std::llround(gigabytes)) == "0" ? "under 1 GB/s" : format_count(std::llround(gigabytes)) + " GB/s";
+    return format_count(std::llround(gigabytes)) == "0" ? "under 1 GB/s"
+                                                        : format_count(std::llround(gigabytes)) + " GB/s";
   }
 
   void add_loss() {
@@ -208,8 +210,8 @@ class LogRows {
     result_.notes.push_back("bounds: 90th percentile of the profile's error on published runs: memory " +
                             percent(error_.memory) + " (" + std::string(error_.memory_source) + "), throughput " +
                             percent(error_.throughput) + " (" + std::string(error_.throughput_source) + ")");
-    if (!prediction_.memory.assumed.empty())
-      result_.notes.push_back("assumed: " + join(prediction_.memory.assumed, "; "));
+    if (const std::string assumed = assumed_switches(prediction_.run); !assumed.empty())
+      result_.notes.push_back("nobody has set, so assumed: " + assumed);
   }
 
   static constexpr double kSpread = 0.2;     // of step times, worth a word
@@ -227,8 +229,8 @@ class LogRows {
 std::optional<double> measured_tokens_per_s(const FrameworkPrediction& prediction, const LogSummary& summary) {
   if (summary.tokens_per_s) return summary.tokens_per_s;
   if (!summary.step_seconds) return std::nullopt;
-  const double tokens = summary.samples ? *summary.samples * static_cast<double>(prediction.run.sequence)
-                                        : prediction.tokens_per_step();
+  const double tokens =
+      summary.samples ? *summary.samples * static_cast<double>(prediction.run.sequence) : prediction.tokens_per_step();
   return tokens / *summary.step_seconds / static_cast<double>(prediction.world());
 }
 

@@ -1,9 +1,10 @@
-// A foreign log beside what is predicted of its run: rows as of reconcile.h, their bounds the profile's error on published
-// runs, and causes where the numbers show one. Pure functions, thread-safe.
+// A foreign log beside what is predicted of its run: rows as of reconcile.h, their bounds the profile's error on
+// published runs, and causes where the numbers show one. Pure functions, thread-safe.
 #pragma once
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "reconcile/framework_prediction.h"
 #include "reconcile/reconcile.h"
@@ -25,6 +26,12 @@ struct MemoryExplanation {
 // Nothing: no single setting explains it.
 std::optional<MemoryExplanation> explain_memory(const FrameworkPrediction& prediction, LoggedMemoryKind kind,
                                                 ReportedRank reported, int64_t measured);
+
+// Settings that nobody has stated and under which the run would not fit, the one that needs least first; `bytes` is
+// what it needs then. For a run that fits by its prediction and did not.
+std::vector<MemoryExplanation> settings_that_do_not_fit(const FrameworkPrediction& prediction);
+// Switches that nobody has set, with their values: "cross_entropy=te, dropout=off".
+std::string assumed_switches(const FrameworkRun& run);
 
 // What the links between nodes would have to be for the measured pace, if nothing else is slow.
 struct LinkExplanation {
