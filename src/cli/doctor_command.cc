@@ -1,10 +1,13 @@
 // fivefold doctor [CONFIG] [--log FILE]: what is wrong with a run, as an ordered checklist with its numbers.
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"
 #include "cli/common_options.h"
+#include "cli/doctor_own_run.h"
 #include "cli/foreign_run.h"
 #include "reconcile/doctor.h"
 
@@ -68,26 +71,12 @@ std::optional<DoctorCase> load_case(const DoctorOptions& options, std::vector<Er
   return errors.empty() ? std::optional(std::move(the_case)) : std::nullopt;
 }
 
-ExitCode run_doctor(const DoctorOptions& options) {
-  apply_common_options(options.common);
-  std::vector<Error> errors;
-  const std::optional<DoctorCase> the_case = load_case(options, errors);
-  if (!the_case) {
-    print_errors(errors);
-    return ExitCode::kBadInput;
-  }
-  Symptom symptom = likely_symptom(*the_case);
-  if (!options.symptom.empty()) {
-    const auto name = std::ranges::find(kSymptomNames, options.symptom);
-    symptom = static_cast<Symptom>(name - std::begin(kSymptomNames));
-  }
-  if (symptom != Symptom::kOutOfMemory && !the_case->prediction) {
-    print_errors({{"--symptom",
-                   std::string(to_string(symptom)) + " is told from a prediction, which needs the run's configuration",
-                   "fivefold doctor CONFIG --symptom " + std::string(to_string(symptom))}});
-    return ExitCode::kBadInput;
-  }
-  const Diagnosis diagnosis = diagnose(*the_case, symptom);
+ExitCode bad_input(const std::vector<Error>& errors) {
+  print_errors(errors);
+  return ExitCode::kBadInput;
+}
+
+ExitCode print_diagnosis(const DoctorOptions& options, const Diagnosis& diagnosis) {
   if (options.common.json)
     print_json(to_json(diagnosis));
   else
@@ -95,12 +84,42 @@ ExitCode run_doctor(const DoctorOptions& options) {
   return ExitCode::kDone;
 }
 
+// Whether the run is of fivefold's own engine: a folder with a record, or a configuration without another framework.
+bool is_own_run(const DoctorOptions& options) {
+  if (options.common.config.empty() && options.common.set.empty()) return false;
+  if (std::filesystem::is_directory(options.common.config)) return true;
+  std::vector<Error> errors;
+  return load_run_config(options.common, errors).framework.name == Framework::kFivefold && errors.empty();
+}
+
+ExitCode run_doctor(const DoctorOptions& options) {
+  apply_common_options(options.common);
+  std::optional<Symptom> symptom;
+  if (!options.symptom.empty())
+    symptom = static_cast<Symptom>(std::ranges::find(kSymptomNames, options.symptom) - std::begin(kSymptomNames));
+  std::vector<Error> errors;
+  if (is_own_run(options) && options.logs.files.empty()) {
+    const auto diagnosis = diagnose_own_run(options.common, options.hardware, symptom, errors);
+    return diagnosis ? print_diagnosis(options, *diagnosis) : bad_input(errors);
+  }
+  const std::optional<DoctorCase> the_case = load_case(options, errors);
+  if (!the_case) return bad_input(errors);
+  if (!symptom) symptom = likely_symptom(*the_case);
+  if (*symptom != Symptom::kOutOfMemory && !the_case->prediction) {
+    const std::string name(to_string(*symptom));
+    return bad_input({{"--symptom", name + " is told from a prediction, which needs the run's configuration",
+                       "fivefold doctor CONFIG --symptom " + name}});
+  }
+  return print_diagnosis(options, diagnose(*the_case, *symptom));
+}
+
 }  // namespace
 
 RunCommand add_doctor_command(CLI::App& app) {
   auto options = std::make_shared<DoctorOptions>();
   add_common_options(app, options->common);
-  app.get_option("config")->description("configuration of the run, with its [framework]");
+  app.get_option("config")->description(
+      "configuration of the run; of fivefold's own engine also its folder (runs/NAME)");
   add_log_options(app, options->logs);
   app.add_option("--symptom", options->symptom, "oom, slow or scaling; otherwise what the log looks like")
       ->check(CLI::IsMember({"oom", "slow", "scaling"}))

@@ -27,10 +27,16 @@ std::string wrapped(const std::string& text, const std::string& indent, size_t w
 
 std::string remedies_table(const Diagnosis& diagnosis) {
   if (diagnosis.remedies.empty()) return "";
-  Table table({"remedy", "needs", "fits", "tokens/s a GPU", "changes"});
-  for (const FrameworkRemedy& remedy : diagnosis.remedies)
-    table.add_row({remedy.name, format_bytes(remedy.need), remedy.fits ? "yes" : "no",
-                   remedy.speed ? signed_percent(*remedy.speed) : "", remedy.changes});
+  const bool changes = !diagnosis.remedies.front().changes.empty();
+  std::vector<std::string> header{"remedy", "needs", "fits", "tokens/s"};
+  if (changes) header.emplace_back("changes");
+  Table table(header);
+  for (const FrameworkRemedy& remedy : diagnosis.remedies) {
+    std::vector<std::string> cells{remedy.name, format_bytes(remedy.need), remedy.fits ? "yes" : "no",
+                                   remedy.speed ? signed_percent(*remedy.speed) : ""};
+    if (changes) cells.push_back(remedy.changes);
+    table.add_row(std::move(cells));
+  }
   // Each row with its settings below.
   constexpr size_t kHeadLines = 2;
   std::string text;

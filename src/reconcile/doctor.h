@@ -8,7 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "planner/remedies.h"
 #include "reconcile/framework_prediction.h"
+#include "reconcile/reconcile.h"
 #include "record/log_summary.h"
 
 namespace fivefold {
@@ -62,6 +64,10 @@ struct Diagnosis {
 Symptom likely_symptom(const DoctorCase& the_case);
 // REQUIRES: a prediction, for kSlow and kScaling.
 Diagnosis diagnose(const DoctorCase& the_case, Symptom symptom);
+
+// Of a run of fivefold's own engine: its plan, the plan beside its record (nullptr: it has not run), and what would
+// need less.
+Diagnosis diagnose_own(const RunPlan& plan, const Reconciliation* record, const RemedyList& remedies, Symptom symptom);
 
 std::string to_text(const Diagnosis& diagnosis);
 // {"symptom", "summary", "steps": [{"title", "finding", "advice", "cause"}], "remedies": [{"remedy", "set", "changes",
