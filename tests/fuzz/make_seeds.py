@@ -265,6 +265,49 @@ def schedule_seeds():
     yield "schedule_csv", "parameters", b"0UNSHARD,0F0,0B0,0REDUCE_GRAD,0RESHARD\n"
 
 
+LOGS = {
+    "megatron": """------------------------ arguments ------------------------
+  tensor_model_parallel_size ...................... 8
+-------------------- end of arguments ---------------------
+[Rank 0] (after 10 iterations) memory (MB) | allocated: 9909.08 | max allocated: 50277.15 | reserved: 1.0 | max reserved: 53386.0
+ iteration       10/    1000 | elapsed time per iteration (ms): 9552.8 | throughput per GPU (TFLOP/s/GPU): 34.0 | lm loss: 1.08E+01 |
+ iteration       20/    1000 | elapsed time per iteration (ms): 1000.0 | global batch size:    64 | grad norm: 1.5 |
+(min, max) time across ranks (ms):
+    forward-backward ...............................: (810.82, 824.28)
+""",
+    "torchtitan": """CUDA capacity: NVIDIA H100 with 79.10GiB memory
+\x1b[31mstep:  1  \x1b[32mloss: 12.2721  grad_norm:  4.0  memory: 40.00GiB(50.57%)  tps: 1,234  tflops: 71.41  mfu: 7.22%
+3 CUDA memory allocation retries.
+step: 10  loss:  9.5000  memory: 50.25GiB(63.53%)  wps: 6,667  mfu: 39.04%
+""",
+    "trainer": """{'loss': 2.6031, 'grad_norm': '1.88', 'learning_rate': 5e-07, 'epoch': 0.2, 'memory(GiB)': 33.5}
+ 50%|#####     | 50/100 [02:48<02:30,  3.00s/it]
+{'train_runtime': 318.5, 'train_samples_per_second': 2.512, 'train_steps_per_second': 0.314, 'train_loss': 2.3}
+""",
+    "trainer_state": """{"log_history": [{"loss": 2.5, "step": 10}, {"train_runtime": 40.0, "train_loss": 1, "step": 20}]}""",
+    "nvidia_smi": """index, name, memory.used [MiB], memory.total [MiB], utilization.gpu [%]
+0, NVIDIA A100, 70000 MiB, 81920 MiB, 90 %
+""",
+    "nvidia_smi_table": """| NVIDIA-SMI 535.54.03 |
+|   1  NVIDIA A800-SXM4-80GB          On  | 00000000:61:00.0 Off |                    0 |
+| N/A   53C    P0             332W / 400W |  73895MiB / 81920MiB |     96%      Default |
+""",
+    "messages": """  File "/x/functional.py", line 3059, in cross_entropy
+Tried to allocate 786.00 MiB. GPU 3 has a total capacity of 31.73 GiB of which 88.19 MiB is free. this process has 31.64 GiB memory in use. Of the allocated memory 28.80 GiB is allocated by PyTorch, and 1.68 GiB is reserved by PyTorch but unallocated.
+Tried to allocate 4.00 GiB (GPU 1; 11.17 GiB total capacity; 7.25 GiB already allocated; 1.33 GiB free; 8.25 GiB cached)
+|  PyTorch CUDA memory summary, device ID 2  |
+| Allocated memory      | 682537 KiB |  65430 MiB |   3115 GiB |
+""",
+}
+
+
+def log_seeds():
+    for name, text in LOGS.items():
+        yield "foreign_log", name, text.encode()
+    for path in sorted((ROOT / "src/record/testdata").glob("*")):
+        yield "pickle" if path.suffix == ".pickle" else "foreign_log", path.stem, path.read_bytes()
+
+
 def run_seeds(run):
     for path in sorted(run.glob("record/rank-*.jsonl")):
         # Lines of the first two steps, and the first of every other kind, without most of the program.
@@ -291,7 +334,7 @@ def run_seeds(run):
 def main():
     folder = Path(sys.argv[1])
     seeds = [*repository_seeds(), *written_seeds(), *gguf_seeds(), *chat_seeds(),
-             *schedule_seeds()]
+             *schedule_seeds(), *log_seeds()]
     for run in sys.argv[2:]:
         seeds += run_seeds(Path(run))
     for target, name, content in seeds:
