@@ -44,6 +44,8 @@ RunCommand add_convert_command(CLI::App& app);
 RunCommand add_generate_command(CLI::App& app);
 RunCommand add_validate_command(CLI::App& app);
 RunCommand add_doctor_command(CLI::App& app);
+RunCommand add_export_command(CLI::App& app);
+RunCommand add_import_command(CLI::App& app);
 
 // The whole program: parses, runs, prints errors, returns the exit code.
 int run_cli(int argc, const char* const* argv);

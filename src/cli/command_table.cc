@@ -15,6 +15,8 @@ constexpr Command kCommands[] = {
      add_doctor_command},
     {"validate", "Published runs of other frameworks beside what is predicted: the error of each source",
      add_validate_command},
+    {"export", "A configuration as the files of another framework", add_export_command},
+    {"import", "A launch script or configuration of another framework, read and explained", add_import_command},
     {"calibrate", "Measure this machine: the hardware file that predicted times come from", add_calibrate_command},
     {"convert", "Weights of a checkpoint, or a GGUF file, as a Hub folder of safetensors", add_convert_command},
     {"generate", "Continue a text with trained weights", add_generate_command},
