@@ -1,6 +1,6 @@
 // Goodput: what of a run's time is left when GPUs fail: the stall of each checkpoint, the work that is lost since the
 // last one, and the restart. The interval is Young's (Young, "A first order approximation to the optimum checkpoint
-// interval", 1974): sqrt(2 x stall x time between failures). docs/communication.md#goodput. Pure functions.
+// interval", 1974): sqrt(2 x stall x time between failures). docs/planning.md#goodput. Pure functions.
 #pragma once
 
 #include <cstdint>

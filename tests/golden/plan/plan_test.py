@@ -41,6 +41,13 @@ CASES = {
     "plan-adapter.txt": (["plan", "--model", "llama-3.1-8b", "--gpu", NODE, "--gpus", "1", "--sequence", "4096",
                           "--memory", "12GiB"], 0),
     "plan-cards.txt": (["plan", "--model", "llama-3.2-3b", "--gpu", NODE, "--cards", "1,2,8", "--sequence", "2048"], 0),
+    # What people ask, with no flags beyond model, GPU and count.
+    "plan-7b-on-24gb.txt": (["plan", "--model", "llama-2-7b", "--gpu", "rtx-4090", "--gpus", "1"], 0),
+    "plan-8b-on-8.txt": (["plan", "--model", "llama-3.1-8b", "--gpu", "h100-sxm-80gb", "--gpus", "8"], 0),
+    "plan-70b-on-64.txt": (["plan", "--model", "llama-3.1-70b", "--gpu", "h100-sxm-80gb", "--gpus", "64"], 0),
+    "plan-mixtral-on-16.txt": (["plan", "--model", "mixtral-8x7b", "--gpu", "h100-sxm-80gb", "--gpus", "16"], 0),
+    "plan-deepseek-v3-on-2048.txt": (["plan", "--model", "deepseek-v3", "--gpu", "h100-sxm-80gb", "--gpus", "2048"], 0),
+    "plan-405b-on-16384.txt": (["plan", "--model", "llama-3.1-405b", "--gpu", "h100-sxm-80gb", "--gpus", "16384"], 0),
 }
 
 
