@@ -8,6 +8,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "base/text.h"
 #include "cli/framework_text.h"
 #include "cli/machine.h"
 #include "cli/output.h"
@@ -22,6 +23,8 @@ namespace {
 // Tokens of a sequence when nobody says: what models of a few billion parameters and more are pretrained with first.
 constexpr int64_t kSequence = 4096;
 constexpr int kMostGpus = 16384;
+constexpr int kMostCardsOfMachine = 16;
+constexpr int kMostTimes = 64;
 
 ExitCode refuse(const Error& error) {
   print_errors({error});
@@ -52,13 +55,17 @@ class Planner {
  public:
   explicit Planner(FrameworkPlanInput& input) : input_(input) {}
 
-  Result<FrameworkAnswer> plan() {
+  // REQUIRES: called once, before any search.
+  void choose_sequence() {
     if (!input_.sequence_is_set) {
       const int64_t most = input_.model.max_positions > 0 ? input_.model.max_positions : kSequence;
       input_.base.batch.sequence = std::min(kSequence, most);
       input_.assumed.push_back(
           fmt::format("sequences of {} tokens (assumed; set --sequence)", input_.base.batch.sequence));
     }
+  }
+
+  Result<FrameworkAnswer> plan() {
     switch (input_.goal) {
       case PlanGoal::kThroughput:
         return search(input_.gpus);
@@ -70,7 +77,6 @@ class Planner {
     FIVEFOLD_CHECK(false);
   }
 
- private:
   Result<FrameworkAnswer> search(int gpus) {
     FrameworkAnswer answer;
     answer.assumed = input_.assumed;
@@ -91,6 +97,16 @@ class Planner {
     return answer;
   }
 
+  // Of twice, four times, ... as many GPUs the first on which something fits; nothing: none up to kMostTimes as many.
+  std::optional<FrameworkPlan> with_more_gpus(int gpus) {
+    for (int times = 2; times <= kMostTimes; times *= 2) {
+      const Result<FrameworkAnswer> found = search(times * gpus);
+      if (found.ok() && !found->result.plans.empty()) return found->result.plans[0];
+    }
+    return std::nullopt;
+  }
+
+ private:
   Result<FrameworkAnswer> fewest() {
     std::optional<Result<FrameworkAnswer>> last;
     for (const int gpus : gpu_counts(static_cast<int>(input_.hardware.devices_per_node), input_.gpus)) {
@@ -126,6 +142,29 @@ class Planner {
   FrameworkPlanInput& input_;
 };
 
+bool has_adapters(Framework framework) { return framework == Framework::kHf || framework == Framework::kFsdp2; }
+
+std::string_view name_of(MethodKind method) { return method == MethodKind::kLora ? "LoRA" : "QLoRA"; }
+
+// Where full training does not fit and nobody insists on it: LoRA, then QLoRA, if that fits.
+void try_adapters(FrameworkPlanInput& input, Planner& planner, Result<FrameworkAnswer>& answer) {
+  if (!has_adapters(input.base.framework.name) || input.fixed.method || input.base.method.kind != MethodKind::kFull)
+    return;
+  const FrameworkPlan smallest = *answer->result.smallest;
+  for (const MethodKind method : {MethodKind::kLora, MethodKind::kQlora}) {
+    input.base.method.kind = method;
+    Result<FrameworkAnswer> adapter = planner.plan();
+    if (!adapter.ok() || adapter->result.plans.empty()) continue;
+    adapter->assumed.push_back(fmt::format(
+        "full training does not fit: it needs {} of {} at the least; planned instead: {} of rank {} (--method full "
+        "keeps to it)",
+        format_bytes(smallest.needed), format_bytes(smallest.capacity), name_of(method), input.base.method.rank));
+    answer = std::move(adapter);
+    return;
+  }
+  input.base.method.kind = MethodKind::kFull;
+}
+
 Status write_plan(const FrameworkAnswer& answer, const std::string& path) {
   std::ofstream file(path, std::ios::binary);
   file << to_toml(framework_run_config(answer.result.plans[0].run, answer.base));
@@ -152,6 +191,12 @@ Result<HardwareSpec> with_network(HardwareSpec hardware, int gpus, std::vector<s
     if (!cluster.ok() || cluster->gpu != hardware.name || !cluster->network.bytes_per_s.known()) continue;
     if (!found || name.starts_with("dgx")) found.emplace(name, *cluster);
   }
+  // Cards that are sold one by one.
+  if (!found && hardware.devices_per_node == 1 && gpus <= kMostCardsOfMachine) {
+    assumed.push_back(fmt::format("one machine of {} cards over {} (assumed)", gpus, hardware.node_link.name));
+    hardware.devices_per_node = gpus;
+    return hardware;
+  }
   if (!found)
     return Error{"hardware.name",
                  fmt::format("{} GPUs are more than a node's {}, and no cluster of {} is known", gpus,
@@ -164,8 +209,12 @@ Result<HardwareSpec> with_network(HardwareSpec hardware, int gpus, std::vector<s
 ExitCode plan_framework(FrameworkPlanInput input) {
   const auto start = std::chrono::steady_clock::now();
   if (input.goal != PlanGoal::kThroughput && input.gpus == 0) input.gpus = kMostGpus;
-  const Result<FrameworkAnswer> answer = Planner(input).plan();
+  Planner planner(input);
+  planner.choose_sequence();
+  Result<FrameworkAnswer> answer = planner.plan();
   if (!answer.ok()) return refuse(answer.error());
+  if (answer->result.plans.empty()) try_adapters(input, planner, answer);
+  if (answer->result.plans.empty()) answer->with_more = planner.with_more_gpus(static_cast<int>(answer->request.gpus));
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (input.json)
     print_json(framework_plan_json(*answer, seconds));
@@ -175,6 +224,28 @@ ExitCode plan_framework(FrameworkPlanInput input) {
   if (input.out.empty()) return ExitCode::kDone;
   const Status written = write_plan(*answer, input.out);
   return written.ok() ? ExitCode::kDone : refuse(written.error());
+}
+
+ExitCode plan_framework_cards(FrameworkPlanInput input, const std::vector<int>& cards) {
+  const Framework framework = input.base.framework.name;
+  std::vector<MethodKind> methods = {input.base.method.kind};
+  if (!input.fixed.method && has_adapters(framework))
+    methods = {MethodKind::kFull, MethodKind::kLora, MethodKind::kQlora};
+  Planner planner(input);
+  planner.choose_sequence();
+  std::vector<FrameworkCardsRow> rows;
+  bool any = false;
+  for (const int count : cards)
+    for (const MethodKind method : methods) {
+      input.base.method.kind = method;
+      rows.push_back({count, method, planner.search(count)});
+      any = any || (rows.back().answer.ok() && !rows.back().answer->result.plans.empty());
+    }
+  if (input.json)
+    print_json(framework_cards_json(rows));
+  else
+    print(framework_cards_text(input.model.name, input.hardware.device.name, input.base.batch.sequence, rows));
+  return any ? ExitCode::kDone : ExitCode::kDoesNotFit;
 }
 
 }  // namespace fivefold

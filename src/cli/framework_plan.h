@@ -36,5 +36,8 @@ Result<HardwareSpec> with_network(HardwareSpec hardware, int gpus, std::vector<s
 
 // Prints the plan. REQUIRES: base.framework.name is not kFivefold.
 ExitCode plan_framework(FrameworkPlanInput input);
+// Prints what fits each number of GPUs: full training and, where the framework has adapters, LoRA and QLoRA, or the
+// method that is fixed.
+ExitCode plan_framework_cards(FrameworkPlanInput input, const std::vector<int>& cards);
 
 }  // namespace fivefold

@@ -11,10 +11,12 @@
 #include "cli/framework_steps.h"
 #include "cli/output.h"
 #include "planner/goodput.h"
+#include "planner/profiles/framework_config.h"
 #include "planner/profiles/framework_knobs.h"
 #include "planner/profiles/framework_switches.h"
 #include "planner/profiles/published_error.h"
 #include "planner/profiles/run_notes.h"
+#include "reconcile/doctor.h"
 #include "spec/model_count.h"
 
 namespace fivefold {
@@ -241,7 +243,7 @@ Json plan_json(const FrameworkPlan& plan, const HardwareSpec& hardware) {
 }  // namespace
 
 std::string framework_plan_text(const FrameworkAnswer& answer) {
-  const auto& [request, result, base, tokens, assumed] = answer;
+  const auto& [request, result, base, tokens, with_more, assumed] = answer;
   std::string text = title(request.base, request.gpus, request.hardware);
   for (const std::string& line : assumed) text += line + "\n";
   text += "\n";
@@ -256,7 +258,16 @@ std::string framework_plan_text(const FrameworkAnswer& answer) {
                     fmt::format("Nothing fits. The least that any layout needs is {} of {}.",
                                 format_bytes(result.smallest->needed), format_bytes(result.smallest->capacity))) +
             "\n";
-    return text + ledger_text(*result.smallest, false) + search_text(result);
+    text += ledger_text(*result.smallest, false) + "\n";
+    const RunConfig config = framework_run_config(result.smallest->run, base);
+    const Result<FrameworkPrediction> predicted = predict_framework(request.base.model, config, request.hardware);
+    if (with_more)
+      text += heading("On more GPUs") + fmt::format("  {} instead of {}: {}\n    {} a GPU, {:.0f} tokens/s\n\n",
+                                                    gpus_of(with_more->run), request.gpus, layout_text(with_more->run),
+                                                    format_bytes(with_more->needed), with_more->tokens_per_s);
+    if (predicted.ok())
+      text += heading("What would make it fit") + to_text(diagnose({.prediction = *predicted}, Symptom::kOutOfMemory));
+    return text + search_text(result);
   }
   const FrameworkPlan& best = result.plans[0];
   text += heading("Plans, best first") + plans_text(result) + "\n";
@@ -275,7 +286,7 @@ std::string framework_plan_text(const FrameworkAnswer& answer) {
 }
 
 Json framework_plan_json(const FrameworkAnswer& answer, double wall_seconds) {
-  const auto& [request, result, base, tokens, assumed] = answer;
+  const auto& [request, result, base, tokens, with_more, assumed] = answer;
   Json json{{"fits", !result.plans.empty()},
             {"framework", to_string(request.base.framework)},
             {"steps", Json::array()},
@@ -307,6 +318,11 @@ Json framework_plan_json(const FrameworkAnswer& answer, double wall_seconds) {
     json["switches"] = switches_json(result.plans[0].run);
   } else {
     json["smallest"] = plan_json(*result.smallest, request.hardware);
+    if (with_more) json["with_more_gpus"] = plan_json(*with_more, request.hardware);
+    const RunConfig config = framework_run_config(result.smallest->run, base);
+    if (const Result<FrameworkPrediction> predicted = predict_framework(request.base.model, config, request.hardware);
+        predicted.ok())
+      json["does_not_fit"] = to_json(diagnose({.prediction = *predicted}, Symptom::kOutOfMemory));
   }
   json["assumed"] = assumed;
   json["layouts"] = result.layouts;
@@ -314,6 +330,52 @@ Json framework_plan_json(const FrameworkAnswer& answer, double wall_seconds) {
   json["sized"] = result.sized;
   json["replayed"] = result.replayed;
   json["wall_time"] = wall_seconds;
+  return json;
+}
+
+std::string framework_cards_text(const std::string& model, const std::string& device, int64_t sequence,
+                                 const std::vector<FrameworkCardsRow>& rows) {
+  Table table({"cards", "method", "layout", "needs", "tokens/s", "a card"});
+  std::vector<std::string> use;
+  int before = rows.empty() ? 0 : rows[0].cards, named = 0;
+  for (const FrameworkCardsRow& row : rows) {
+    if (row.cards != before) table.add_rule();
+    before = row.cards;
+    const std::string cards = std::to_string(row.cards), method(to_string(row.method));
+    if (!row.answer.ok()) {
+      table.add_row({cards, method, row.answer.error().problem, "", "", ""});
+      continue;
+    }
+    const FrameworkResult& result = row.answer->result;
+    if (result.plans.empty()) {
+      table.add_row({cards, method, "does not fit", format_bytes(result.smallest->needed), "", ""});
+      continue;
+    }
+    const FrameworkPlan& plan = result.plans[0];
+    if (named != row.cards) use.push_back(cards + ": " + method);
+    named = row.cards;
+    table.add_row({cards, method, layout_text(plan.run), format_bytes(plan.needed),
+                   fmt::format("{:.0f}", plan.tokens_per_s), fmt::format("{:.0f}", plan.time.tokens_per_s)});
+  }
+  std::string text =
+      heading(fmt::format("{} on {}, sequences of {} tokens", model, device, sequence)) + table.to_string(2);
+  if (!use.empty()) text += fmt::format("  most that can be trained, by cards: {}\n", join(use, ", "));
+  return text + "  compare by what a card does: totals grow with any number of cards\n";
+}
+
+Json framework_cards_json(const std::vector<FrameworkCardsRow>& rows) {
+  Json json{{"cards", Json::array()}};
+  for (const FrameworkCardsRow& row : rows) {
+    const bool fits = row.answer.ok() && !row.answer->result.plans.empty();
+    Json entry{{"gpus", row.cards}, {"method", to_string(row.method)}, {"fits", fits}};
+    if (!row.answer.ok())
+      entry["reason"] = row.answer.error().message();
+    else if (!fits)
+      entry["reason"] = "does not fit";
+    else
+      entry["plan"] = plan_json(row.answer->result.plans[0], row.answer->request.hardware);
+    json["cards"].push_back(entry);
+  }
   return json;
 }
 

@@ -119,7 +119,14 @@ std::optional<FrameworkPlanInput> framework_input(const PlanOptions& options, co
   if (!model.ok() || !hardware.ok()) return std::nullopt;
   const ParallelConfig& parallel = input.base.parallel;
   const bool open = options.gpus == 0 && !options.minimize.empty();
-  input.gpus = options.gpus > 0 ? options.gpus : open ? 0 : parallel.dp * parallel.tp * parallel.cp * parallel.pp;
+  if (!options.cards.empty()) {
+    const Result<std::vector<int>> cards = parse_cards(options.cards);
+    input.gpus = cards.ok() ? *std::max_element(cards->begin(), cards->end()) : 1;
+  }
+  input.gpus = input.gpus > 1     ? input.gpus
+               : options.gpus > 0 ? options.gpus
+               : open             ? 0
+                                  : parallel.dp * parallel.tp * parallel.cp * parallel.pp;
   if (!loaded.keys.contains("framework.name")) {
     input.base.framework.name = chosen_framework(*model, input.base, *hardware, input.gpus);
     if (input.base.framework.name != Framework::kFivefold)
@@ -236,10 +243,14 @@ ExitCode run_plan(PlanOptions& options) {
     return ExitCode::kBadInput;
   };
   if (!errors.empty()) return refuse();
-  if (options.cards.empty()) {
-    std::optional<FrameworkPlanInput> input = framework_input(options, loaded, errors);
-    if (!errors.empty()) return refuse();
-    if (input) return plan_framework(*std::move(input));
+  std::optional<FrameworkPlanInput> input = framework_input(options, loaded, errors);
+  if (!errors.empty()) return refuse();
+  if (input && options.cards.empty()) return plan_framework(*std::move(input));
+  if (input) {
+    const Result<std::vector<int>> cards = parse_cards(options.cards);
+    if (cards.ok()) return plan_framework_cards(*std::move(input), *cards);
+    errors.push_back(cards.error());
+    return refuse();
   }
   if (options.minimize == "cost") {
     errors.push_back({"--minimize", "cost is planned for other frameworks than fivefold's own engine",
