@@ -136,7 +136,7 @@ class DeepspeedStage {
     const double scores =
         run_.attention == AttentionKernel::kUnfused ? 5 * w.heads * static_cast<double>(run_.sequence) : 4 * w.heads;
     return 8 * hidden() + (run_.dropout ? 2 * hidden() : 0) +
-           (4 * w.query + 2 * w.key_value + (w.gated ? 8 : 4) * w.inner + scores) / tp();
+           (2 * w.query + 2 * w.output + 2 * w.key_value + (w.gated ? 8 : 4) * w.inner + scores) / tp();
   }
 
   void add_activations(ProfilePhase& step) const {

@@ -50,6 +50,18 @@ TEST(FrameworkConfig, NamesTheNearestSwitchAndValue) {
   EXPECT_TRUE(set_switch(run, "autocast=on").ok());
 }
 
+TEST(FrameworkConfig, ReadsListsOfModules) {
+  RunConfig config = megatron();
+  config.framework.switches = {"recipe=mxfp8", "mtp_layers=1", "recomputed_modules=moe_act+layernorm"};
+  const FrameworkRun run = framework_run(named("llama-3-8b"), config, h100()).value();
+  EXPECT_EQ(run.megatron.recomputed_modules, (std::vector<std::string>{"moe_act", "layernorm"}));
+  EXPECT_EQ(run.megatron.recipe.value, ScalingRecipe::kMxfp8);
+  EXPECT_EQ(framework_run_config(run, config), config);
+  FrameworkRun other;
+  EXPECT_NE(set_switch(other, "recomputed_modules=moe_act+norm").error().hint.find("layernorm"), std::string::npos);
+  EXPECT_FALSE(set_switch(other, "offloaded_modules=").ok());
+}
+
 std::string refused(RunConfig config, const std::string& model = "llama-3-8b") {
   const Result<FrameworkRun> run = framework_run(named(model), config, h100());
   return run.ok() ? "" : run.error().where + ": " + run.error().hint;

@@ -117,15 +117,31 @@ struct ShardingSwitches {
   Switch<bool> counts_process = false;   // the figure is nvidia-smi's: with context and libraries
 };
 
+// How Transformer Engine scales products of 8 and 4 bits (--fp8-recipe, --fp4-recipe): where its copies lie differs.
+enum class ScalingRecipe : uint8_t { kTensorwise, kBlockwise, kMxfp8, kNvfp4 };
+
 // Switches of Megatron-LM alone; in brackets its arguments.
 struct MegatronSwitches {
   Switch<MemoryFigure> figure = MemoryFigure::kAllocated;
-  Switch<bool> flash_library = false;       // flash-attn and not cuDNN's kernel, which writes the layout it reads
+  Switch<bool> deterministic = false;       // --deterministic-mode, with 32 MiB of scratch for each user of cuBLAS
+  Switch<bool> flash_library = false;       // flash-attn, not cuDNN's kernel; until it is set, by GPU and determinism
   Switch<int64_t> optimizer_instances = 1;  // whole copies of the distributed optimizer (--num-distributed-...)
   Switch<int64_t> chunk_group = 0;  // microbatches in a row through a chunk (--microbatch-group-size-per-...); 0: p
   Switch<int64_t> deferred_head_gradients = 0;  // microbatches (--wgrad-deferral-limit)
   Switch<bool> grouped_experts = false;         // one kernel for all experts of a rank (--moe-grouped-gemm)
   Switch<bool> masked_lm = false;               // BERT: token types, a dense layer before the logits, a binary head
+  // Routing probabilities scale rows inside the experts (Megatron-Core since 0.12), or when they are brought back.
+  Switch<bool> weighs_inside_experts = true;
+  Switch<bool> tp_overlap = false;                            // --tp-comm-overlap
+  Switch<ScalingRecipe> recipe = ScalingRecipe::kTensorwise;  // when `fp8`
+  Switch<bool> fp8_weights = false;                           // --fp8-param-gather: linears have fp8 weights alone
+  // Muon's momentum for matrices of layers, Adam for the rest; the latter whole on each rank (--optimizer dist_muon).
+  Switch<bool> muon = false, whole_adam = false;
+  Switch<bool> fsdp = false;        // --use-megatron-fsdp with optim_grads_params
+  Switch<int64_t> mtp_layers = 0;   // --mtp-num-layers
+  Switch<int64_t> mtp_weights = 0;  // of them with weights of their own (--mtp-use-repeated-layer: 1); 0: all
+  std::vector<std::string> recomputed_modules;  // --recompute-modules, beside what `checkpointing` says
+  std::vector<std::string> offloaded_modules;   // --offload-modules: their inputs go to the host
 };
 
 // Buffers of DeepSpeed's ZeRO 2 and 3, in elements.

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <span>
 #include <variant>
@@ -17,7 +18,12 @@ struct NamedSwitch {
   bool* assumed;
   std::span<const std::string_view> names;
 };
-using SwitchRef = std::variant<Switch<bool>*, Switch<int>*, Switch<int64_t>*, Switch<double>*, NamedSwitch>;
+// Names joined by '+', as many of `names` as are meant; none: assumed.
+struct ListSwitch {
+  std::vector<std::string>* value;
+  std::span<const std::string_view> names;
+};
+using SwitchRef = std::variant<Switch<bool>*, Switch<int>*, Switch<int64_t>*, Switch<double>*, NamedSwitch, ListSwitch>;
 
 template <class Enum>
 NamedSwitch named(Switch<Enum>& it, std::span<const std::string_view> names) {
@@ -34,6 +40,13 @@ constexpr std::string_view kCodeNames[] = {"transformers", "litgpt"};
 constexpr std::string_view kAdapterNames[] = {"lora",      "output", "scale",     "weight_update",
                                               "transform", "prompt", "full_scale"};
 
+constexpr std::string_view kFigureNames[] = {"allocated", "reserved"};
+constexpr std::string_view kRecipeNames[] = {"tensorwise", "blockwise", "mxfp8", "nvfp4"};
+constexpr std::string_view kRecomputedNames[] = {"core_attn", "layernorm", "mla_up_proj",    "mlp",
+                                                 "moe_act",   "moe",       "shared_experts", "gdn_norm_out"};
+constexpr std::string_view kOffloadedNames[] = {"attn_norm", "qkv_linear", "core_attn", "attn_proj",
+                                                "mlp_norm",  "expert_fc1", "moe_act"};
+
 constexpr unsigned bit(Framework f) { return 1U << static_cast<unsigned>(f); }
 constexpr unsigned kMegatron = bit(Framework::kMegatron), kFsdp2 = bit(Framework::kFsdp2), kHf = bit(Framework::kHf),
                    kDeepspeed = bit(Framework::kDeepspeed), kNanotron = bit(Framework::kNanotron),
@@ -47,6 +60,7 @@ struct Key {
 
 #define NAMED(field, names) [](FrameworkRun& r) -> SwitchRef { return named(r.field, names); }
 #define PLAIN(field) [](FrameworkRun& r) -> SwitchRef { return &r.field; }
+#define LIST(field, names) [](FrameworkRun& r) -> SwitchRef { return ListSwitch{&r.field, names}; }
 constexpr Key kKeys[] = {
     {"cross_entropy", kAll, NAMED(cross_entropy, kCrossEntropyNames)},
     {"attention", kAll, NAMED(attention, kAttentionNames)},
@@ -59,6 +73,24 @@ constexpr Key kKeys[] = {
     {"activations_on_host", kAll, PLAIN(activations_on_host)},
     {"tuned_kernels", kMegatron, PLAIN(tuned_kernels)},
     {"vocabulary_stages", kMegatron, NAMED(vocabulary_stages, kVocabularyNames)},
+    {"figure", kMegatron, NAMED(megatron.figure, kFigureNames)},
+    {"deterministic", kMegatron, PLAIN(megatron.deterministic)},
+    {"flash_library", kMegatron, PLAIN(megatron.flash_library)},
+    {"optimizer_instances", kMegatron, PLAIN(megatron.optimizer_instances)},
+    {"chunk_group", kMegatron, PLAIN(megatron.chunk_group)},
+    {"deferred_head_gradients", kMegatron, PLAIN(megatron.deferred_head_gradients)},
+    {"grouped_experts", kMegatron, PLAIN(megatron.grouped_experts)},
+    {"weighs_inside_experts", kMegatron, PLAIN(megatron.weighs_inside_experts)},
+    {"tp_overlap", kMegatron, PLAIN(megatron.tp_overlap)},
+    {"recipe", kMegatron, NAMED(megatron.recipe, kRecipeNames)},
+    {"fp8_weights", kMegatron, PLAIN(megatron.fp8_weights)},
+    {"muon", kMegatron, PLAIN(megatron.muon)},
+    {"whole_adam", kMegatron, PLAIN(megatron.whole_adam)},
+    {"fsdp", kMegatron, PLAIN(megatron.fsdp)},
+    {"mtp_layers", kMegatron, PLAIN(megatron.mtp_layers)},
+    {"mtp_weights", kMegatron, PLAIN(megatron.mtp_weights)},
+    {"recomputed_modules", kMegatron, LIST(megatron.recomputed_modules, kRecomputedNames)},
+    {"offloaded_modules", kMegatron, LIST(megatron.offloaded_modules, kOffloadedNames)},
     {"compiled", kFsdp2, PLAIN(sharding.compiled)},
     {"optimizer_in_backward", kFsdp2, PLAIN(sharding.optimizer_in_backward)},
     {"rowwise_scaling", kFsdp2, PLAIN(sharding.rowwise_scaling)},
@@ -84,6 +116,7 @@ constexpr Key kKeys[] = {
 };
 #undef NAMED
 #undef PLAIN
+#undef LIST
 
 bool has(const Key& key, const FrameworkRun& run) { return (key.frameworks & bit(run.framework)) != 0; }
 
@@ -94,6 +127,9 @@ struct Shown {
 struct Show {
   Shown operator()(const Switch<bool>* it) const { return {it->value ? "on" : "off", it->assumed}; }
   Shown operator()(const NamedSwitch& it) const { return {std::string(it.names[*it.value]), *it.assumed}; }
+  Shown operator()(const ListSwitch& it) const {
+    return {it.value->empty() ? "none" : fmt::format("{}", fmt::join(*it.value, "+")), it.value->empty()};
+  }
   template <class T>
   Shown operator()(const Switch<T>* it) const {
     return {fmt::format("{}", it->value), it->assumed};
@@ -117,6 +153,19 @@ struct Set {
       return "";
     }
     return fmt::format("one of {}", fmt::join(it.names, ", "));
+  }
+  std::string operator()(const ListSwitch& it) const {
+    std::vector<std::string> list;
+    for (size_t begin = 0; begin <= text.size();) {
+      const size_t end = std::min(text.find('+', begin), text.size());
+      const std::string_view name = text.substr(begin, end - begin);
+      if (std::ranges::find(it.names, name) == it.names.end())
+        return fmt::format("some of {}, joined by +", fmt::join(it.names, ", "));
+      list.emplace_back(name);
+      begin = end + 1;
+    }
+    *it.value = std::move(list);
+    return "";
   }
   template <class T>
   std::string operator()(Switch<T>* it) const {

@@ -148,17 +148,25 @@ class ShardedRun {
     return 2 * layer * largest_layer_ + (is_first() || is_last() ? 2 * static_cast<double>(sizes_.table) : 0);
   }
 
+  // Rows of experts, as they come and as they go, and what is beside the products of queries, keys and values.
+  double beside_products(const LayerWidths& w) const {
+    const double uneven = run_.ep > 1 ? double{run_.expert_imbalance} : 1.0;
+    return 4 * hidden() * w.rows * uneven / sequence_parts() + 2 * w.latent + 2 * w.state / tp();
+  }
+
   // What a layer keeps for its backward pass, a token. Compiled layers make the norms' casts and SiLU again, and of a
   // frozen MLP the product too.
   double widths_bytes(const LayerSpec& layer, bool per_operation) const {
     const LayerWidths w = layer_widths(layer);
-    const double attention = 2 * w.query + 4 * w.heads;
+    const double attention = 2 * w.output + 4 * w.heads;
     // Every second product of queries, keys, values, output, gate, up and down, the attention output and the input.
     if (per_operation)
-      return 4 * hidden() / sequence_parts() + (2 * w.query + w.key_value + 2 * w.inner + attention) / tp();
+      return (layer.single_norm ? 2 : 4) * hidden() / sequence_parts() + beside_products(w) / 2 +
+             (2 * w.query + w.key_value + 2 * w.inner + attention) / tp();
     const double inner = !w.gated ? 4 : !run_.sharding.compiled ? 8 : run_.trains_adapter ? 4 : 6;
-    const double norms = run_.sharding.compiled || run_.hf.fused_norms ? 8 : 16;
-    return norms * hidden() / sequence_parts() + (2 * w.query + 2 * w.key_value + attention + inner * w.inner) / tp();
+    const double norms = (run_.sharding.compiled || run_.hf.fused_norms ? 8 : 16) * (layer.single_norm ? 0.5 : 1);
+    return norms * hidden() / sequence_parts() + beside_products(w) +
+           (2 * w.query + 2 * w.key_value + attention + inner * w.inner) / tp();
   }
 
   void add_activations(ProfilePhase& phase) const {

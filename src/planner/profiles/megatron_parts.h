@@ -16,11 +16,16 @@ struct MegatronChunk {
 };
 std::vector<MegatronChunk> megatron_chunks(const FrameworkRun& run, int64_t stage);
 
-// Bytes a token of the rank's micro-batch: kept of a layer, and there when its backward begins.
+// Bytes a token of the rank's micro-batch: kept of a layer, there when its backward begins, and what a module of
+// multi-token prediction keeps beside its layer.
 double megatron_layer_bytes(const FrameworkRun& run, const LayerSpec& layer);
 double megatron_gradient_bytes(const FrameworkRun& run, const LayerSpec& layer);
-// Scores and probabilities of unfused attention, with dropout a mask: kept, or made again by a recompute.
+// Probabilities of unfused attention, with dropout their mask and product: kept, or made again by a recompute.
 double megatron_scores_bytes(const FrameworkRun& run, const MixerSpec& mixer);
+double megatron_prediction_bytes(const FrameworkRun& run);
+
+// Of an element that a linear keeps of its input: 2 in bf16, less with scales in 8 and 4 bits.
+double megatron_input_bytes(const FrameworkRun& run);
 
 // Ranks that divide the sequence of what sequence parallelism covers.
 int64_t sequence_parts(const FrameworkRun& run);

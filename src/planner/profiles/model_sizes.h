@@ -22,9 +22,13 @@ ModelSizes model_sizes(const FrameworkRun& run);
 
 // Widths of one layer's tensors, in elements a token, undivided.
 struct LayerWidths {
-  double query = 0, key_value = 0;  // a d; 2 k d
+  double query = 0, key_value = 0;  // a d; 2 k d. Recurrent mixers: all that their projections and convolution make
+  double output = 0;                // of the mixer, as its last projection reads it: a d
+  double latent = 0;                // of latent attention, before the norms of its low ranks and behind them
+  double state = 0;                 // of recurrent mixers: outputs of the scan and what it takes beside key_value
   double inner = 0;                 // f, of the experts that a token goes to and of the shared ones
-  double heads = 0;
+  double rows = 0;                  // experts that a token goes to
+  double heads = 0;                 // of attention
   bool gated = true;
 };
 LayerWidths layer_widths(const LayerSpec& layer);

@@ -97,7 +97,7 @@ class NanotronStage {
   double layer_bytes(const LayerSpec& layer) const {
     const LayerWidths w = layer_widths(layer);
     return (8 * hidden() + 8) / sequence_parts() +
-           (4 * w.query + 2 * w.key_value + (w.gated ? 8 : 4) * w.inner + 4 * w.heads) / tp();
+           (2 * w.query + 2 * w.output + 2 * w.key_value + (w.gated ? 8 : 4) * w.inner + 4 * w.heads) / tp();
   }
 
   void add_activations(ProfilePhase& step) const {

@@ -115,6 +115,48 @@ TEST(Fsdp2Profile, TorchtitanLlama8b) {
   expect_peak(memory, 36'195'836'887.0, 0.07);
 }
 
+// Latent attention (16 heads of 128 + 64, values of 128, ranks 0 and 512) and 6 of 64 experts, compiled: norms with
+// inputs and outputs, wide queries, keys, values, output, log-sum-exp, latents, rows in and out, gate, up and product.
+TEST(Fsdp2Profile, LatentAttentionAndExperts) {
+  FrameworkRun run = torchtitan_8b();
+  run.checkpointing = Checkpointing::kNone;
+  LayerSpec layer;
+  layer.mixer.kind = MixerKind::kLatentAttention;
+  layer.mixer.num_heads = layer.mixer.num_kv_heads = 16;
+  layer.mixer.head_dim = 192;
+  layer.mixer.qk_nope_head_dim = layer.mixer.v_head_dim = 128;
+  layer.mixer.qk_rope_head_dim = 64;
+  layer.mixer.kv_lora_rank = 512;
+  layer.mlp.kind = MlpKind::kMoe;
+  layer.mlp.num_experts = 64;
+  layer.mlp.experts_per_token = 6;
+  layer.mlp.expert_ffn = 1408;
+  layer.mlp.shared_ffn = 2816;
+  run.model.hidden = 2048;
+  run.model.layers.assign(1, layer);
+  const double attention = 2 * 16 * (192 + 192 + 128 + 128) + 4 * 16 + 4 * 512 + 2 * 64;
+  const double experts = 4 * 2048 * 6 + 6 * (6 * 1408 + 2816);
+  expect_line(profile_memory(run), "activations", (8 * 2048 + attention + experts) * 8192);
+}
+
+// A Mamba-2 layer of its own: one norm; projection, scan and gated norm.
+TEST(Fsdp2Profile, Mamba) {
+  FrameworkRun run = torchtitan_8b();
+  run.checkpointing = Checkpointing::kNone;
+  LayerSpec layer;
+  layer.single_norm = true;
+  layer.mlp.kind = MlpKind::kNone;
+  layer.mixer.kind = MixerKind::kMamba2;
+  layer.mixer.ssm_heads = 64;
+  layer.mixer.ssm_head_dim = 64;
+  layer.mixer.ssm_groups = 8;
+  layer.mixer.ssm_state = 128;
+  run.model.hidden = 2048;
+  run.model.layers.assign(1, layer);
+  const double mixer = 2 * (2 * 4096 + 2 * 8 * 128 + 64) + 2 * 4096 + 2 * 4096;
+  expect_line(profile_memory(run), "activations", (4 * 2048 + mixer) * 8192);
+}
+
 // 70B on 256 H100, t = 8: 71.9 GiB as it is, 67.6 with async tensor parallelism (torchtitan's table 4).
 TEST(Fsdp2Profile, TensorParallelLoss) {
   FrameworkRun run = torchtitan_8b();

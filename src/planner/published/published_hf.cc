@@ -201,6 +201,22 @@ Status read_swift_example(const PublishedRun& row, FrameworkRun& run) {
   return Ok{};
 }
 
+// Answer.AI's fsdp_qlora, train.py's defaults: LoRA of rank 64 on all linears, bf16 throughout.
+Status read_answerai(const PublishedRun& row, FrameworkRun& run) {
+  HfSwitches& hf = run.hf;
+  hf.autocast.set(false);
+  hf.adapter_dtype.set(DType::kBFloat16);
+  hf.figure.set(MemoryFigure::kReserved);
+  hf.adapter_dropout.set(true);
+  run.cross_entropy.set(CrossEntropyKernel::kEager);
+  if (run.trains_adapter) {
+    run.rank = 64;
+    run.targets = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"};
+  }
+  if (holds(row.text("offload"), "params")) run.sharding.weights_on_host.set(true);
+  return Ok{};
+}
+
 // LitGPT's resource tables: bf16-true, LoRA on q and v.
 Status read_litgpt(const PublishedRun& row, FrameworkRun& run) {
   HfSwitches& hf = run.hf;
@@ -227,6 +243,8 @@ Status read_litgpt(const PublishedRun& row, FrameworkRun& run) {
 
 Status read_hf_row(const PublishedRun& row, FrameworkRun& run) {
   const std::string method = row.text("method"), source = row.source();
+  if (row.text("pp").starts_with("naive"))
+    return left_out(row, "layers spread over GPUs by device_map have no profile");
   run.trains_adapter = method == "lora" || method == "qlora";
   run.rank = row.integer("lora_rank", 0);
   if (run.trains_adapter) read_quantisation(row, run);
@@ -236,6 +254,7 @@ Status read_hf_row(const PublishedRun& row, FrameworkRun& run) {
   if (source == "litgpt_finetune_a100_40g") return read_litgpt(row, run);
   if (source == "ms_swift_legacy_finetune_a100") return read_swift(row, run);
   if (source == "ms_swift_examples") return read_swift_example(row, run);
+  if (source == "answerai_fsdp_qlora") return read_answerai(row, run);
   // A row of somebody's own: what the columns say.
   if (row.text("attn_impl").starts_with("eager")) run.attention.set(AttentionKernel::kUnfused);
   if (run.trains_adapter) run.targets = words(row.note("target_modules"));

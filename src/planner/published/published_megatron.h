@@ -5,8 +5,8 @@
 
 namespace fivefold {
 
-// Layers as the arguments in the notes have them.
-void read_megatron_model(const PublishedRun& row, FrameworkRun& run);
+// Layers as the arguments in the notes have them. Errors: they contradict the row.
+Status read_megatron_model(const PublishedRun& row, FrameworkRun& run);
 // Layers of uneven stages. Errors: they are not stated.
 Status read_megatron_stages(const PublishedRun& row, FrameworkRun& run);
 // What vendors' recipes and papers leave unsaid (published_recipes.cc): stages whose layers follow from their habits;

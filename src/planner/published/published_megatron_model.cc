@@ -68,9 +68,39 @@ bool read_layout(const PublishedRun& row, FrameworkRun& run) {
   return true;
 }
 
+// "MEM*E/*E": M Mamba, E experts, * attention, - MLP, each a layer with a norm of its own; modules of multi-token
+// prediction behind slashes.
+Status read_pattern(const PublishedRun& row, const std::string& pattern, ModelSpec& model) {
+  const LayerSpec like = model.layers.front();
+  MixerSpec mamba;
+  mamba.kind = MixerKind::kMamba2;
+  mamba.ssm_heads = number(row, "mamba-num-heads", 0);
+  mamba.ssm_state = number(row, "mamba-state-dim", 128);
+  mamba.ssm_head_dim = number(row, "mamba-head-dim", 64);  // Megatron's defaults
+  mamba.ssm_groups = number(row, "mamba-num-groups", 8);
+  mamba.conv_kernel = 4;
+  if (mamba.ssm_heads == 0) mamba.ssm_heads = div_floor(2 * model.hidden, mamba.ssm_head_dim);
+  std::vector<LayerSpec> layers;
+  for (const char kind : pattern.substr(0, pattern.find('/'))) {
+    LayerSpec layer = like;
+    layer.single_norm = true;
+    if (kind == 'M') layer.mixer = mamba;
+    if (kind == 'E' || kind == '-') layer.mixer.kind = MixerKind::kNone;
+    if (kind == 'M' || kind == '*') layer.mlp.kind = MlpKind::kNone;
+    if (kind == '-')
+      layer.mlp = {.kind = row.integer("gated_ffn", 1) == 1 ? MlpKind::kGated : MlpKind::kPlain,
+                   .ffn = row.integer("ffn", 4 * model.hidden)};
+    layers.push_back(layer);
+  }
+  if (layers.size() != model.layers.size())
+    return Error{row.where + " (" + row.id() + ")", "the pattern has not as many layers as the row", "left out"};
+  model.layers = std::move(layers);
+  return Ok{};
+}
+
 }  // namespace
 
-void read_megatron_model(const PublishedRun& row, FrameworkRun& run) {
+Status read_megatron_model(const PublishedRun& row, FrameworkRun& run) {
   const bool rms = row.note("normalization") == "RMSNorm", bias = !has(row, "disable-bias-linear");
   const NormSpec norm{.kind = rms ? NormKind::kRms : NormKind::kLayer, .bias = !rms};
   run.model.final_norm = norm;
@@ -88,6 +118,9 @@ void read_megatron_model(const PublishedRun& row, FrameworkRun& run) {
     layer.mixer.qk_norm = has(row, "qk-layernorm");
     if (has(row, "multi-latent-attention")) layer.mixer = latent_attention(row, layer.mixer);
   }
+  for (const char* pattern : {"hybrid-layer-pattern", "hybrid-override-pattern"})
+    if (!row.note(pattern).empty()) return read_pattern(row, row.note(pattern), run.model);
+  return Ok{};
 }
 
 Status read_megatron_stages(const PublishedRun& row, FrameworkRun& run) {
@@ -102,10 +135,11 @@ Status read_megatron_stages(const PublishedRun& row, FrameworkRun& run) {
     if (last > 0) run.stage_layers.back() = last;
     return Ok{};
   }
-  // Token table and loss count as a layer each.
-  const int64_t embedding = has(row, "account-for-embedding-in-pipeline-split") ? 1 : 0,
-                loss = has(row, "account-for-loss-in-pipeline-split") ? 1 : 0;
+  // Token table and loss count as a layer each: stated, or the only way in which the layers divide (Llama 3's 126).
   const int64_t stages = run.pp * run.vpp;
+  const bool both = layers % stages != 0 && (layers + 2) % stages == 0;
+  const int64_t embedding = both || has(row, "account-for-embedding-in-pipeline-split") ? 1 : 0,
+                loss = both || has(row, "account-for-loss-in-pipeline-split") ? 1 : 0;
   if ((layers + embedding + loss) % stages != 0 && layers % run.pp != 0)
     return Error{row.where + " (" + row.id() + ")", "the stages' layers are not stated", "left out"};
   if (embedding + loss == 0) return Ok{};

@@ -76,8 +76,8 @@ int64_t known_vocabulary(const std::string& model) {
 
 void read_named_model(const PublishedRun& row, ModelSpec& model) {
   const auto named = [&](std::initializer_list<const char*> names) {
-    return std::ranges::any_of(
-        names, [&](const char* name) { return row.text("model").find(name) != std::string::npos; });
+    return std::ranges::any_of(names,
+                               [&](const char* name) { return row.text("model").find(name) != std::string::npos; });
   };
   const auto dense_first = [&](int64_t count) {
     for (int64_t i = 0; i < std::min(count, static_cast<int64_t>(model.layers.size())); ++i)

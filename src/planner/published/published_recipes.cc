@@ -10,9 +10,9 @@ namespace {
 
 // NeMo's, Megatron-Bridge's and MLPerf's recipes of NVIDIA.
 bool is_vendor_recipe(const PublishedRun& row) {
-  static constexpr std::array<std::string_view, 5> kSources = {"mlperf_training_llm", "nemo_legacy_perf",
-                                                               "nvidia_megatron_bridge_perf", "megatron_moe_modelzoo",
-                                                               "megatron_moe_recipes_dev"};
+  static constexpr std::array<std::string_view, 6> kSources = {
+      "mlperf_training_llm",          "nemo_legacy_perf",      "nvidia_megatron_bridge_perf",
+      "nvidia_bridge_memory_studies", "megatron_moe_modelzoo", "megatron_moe_recipes_dev"};
   return std::ranges::find(kSources, row.source()) != kSources.end();
 }
 
@@ -32,7 +32,7 @@ void read_redistribution(FrameworkRun& run) {
   }
   run.stage_layers.clear();
   for (int64_t stage = 0, left = layers - last; stage < others; ++stage) {
-    run.stage_layers.push_back(div_ceil(left, others - stage));
+    run.stage_layers.push_back(div_floor(left, others - stage));  // the longer ones behind
     left -= run.stage_layers.back();
   }
   run.stage_layers.push_back(last);
@@ -45,6 +45,31 @@ void read_paper(const PublishedRun& row, FrameworkRun& run) {
     return;
   run.attention.set(AttentionKernel::kUnfused);
   run.dropout.set(true);
+  if (row.source() == "korthikanti2022") run.gradient_dtype.set(DType::kFloat32);  // 18 bytes a parameter
+}
+
+// What memory depends on: scripts/performance of NeMo and Megatron-Bridge reduce gradients in bf16, all recipes take
+// Transformer Engine's cross-entropy, have experts on whole ranks, balance their routing by force and cut the sequence
+// wherever there is tensor parallelism.
+void read_recipe_memory(const PublishedRun& row, FrameworkRun& run) {
+  if (!row.source().starts_with("megatron_moe_")) run.cross_entropy.set(CrossEntropyKernel::kTransformerEngine);
+  for (const char* source : {"mlperf_training_llm", "nemo_legacy_perf", "nvidia_megatron_bridge_perf"})
+    if (row.source() == source) run.gradient_dtype.set(DType::kBFloat16);
+  if (row.text("sp").empty()) run.sp = run.tp > 1;
+  if (row.text("etp").empty()) run.expert_tp.set(1);
+  run.expert_imbalance.set(1.0);
+  if (!row.source().starts_with("nvidia_") || !run.fp8) return;
+  // Megatron-Bridge: but for blocks of 128 and for NVFP4, weights of linears are in 8 bits alone.
+  const ScalingRecipe recipe = run.megatron.recipe;
+  run.megatron.fp8_weights.set(recipe != ScalingRecipe::kBlockwise && recipe != ScalingRecipe::kNvfp4);
+}
+
+// examples/llama/train_llama3_8b_h100_fp8.sh of Megatron-LM.
+void read_llama_example(FrameworkRun& run) {
+  run.zero = 1;
+  run.gradient_dtype.set(DType::kBFloat16);
+  run.cross_entropy.set(CrossEntropyKernel::kNativeFused);
+  run.megatron.fp8_weights.set(run.fp8);
 }
 
 }  // namespace
@@ -72,13 +97,16 @@ bool read_recipe_stages(const PublishedRun& row, FrameworkRun& run) {
 
 void read_recipe(const PublishedRun& row, FrameworkRun& run) {
   read_paper(row, run);
+  if (row.text("notes").find("examples/llama") != std::string::npos) read_llama_example(run);
   if (!is_vendor_recipe(row)) return;
   run.tuned_kernels.set(true);
   run.zero = std::max(run.zero, 1);
   const std::string precision = row.text("precision"), notes = row.text("notes");
   // MLPerf names the type in its configuration's file; the release 25.09 of the Bridge leaves the column empty, and its
   // figures are those of the fp8 recipes of the releases after it.
-  if (precision.empty()) run.fp8 = row.text("model").find("DeepSeek") == std::string::npos;
+  if (precision.empty() && row.source() != "nvidia_bridge_memory_studies")
+    run.fp8 = row.text("model").find("DeepSeek") == std::string::npos;
+  read_recipe_memory(row, run);
   if (row.text("method") == "lora") {
     run.trains_adapter = true;
     run.rank = 32;  // NeMo's LoRA, of all linears

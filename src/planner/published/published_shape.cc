@@ -53,6 +53,7 @@ constexpr SourceOf kSources[] = {
     {"litgpt_finetune_a100_40g", Framework::kHf, read_hf_row},
     {"ms_swift_legacy_finetune_a100", Framework::kHf, read_hf_row},
     {"ms_swift_examples", Framework::kHf, read_hf_row},
+    {"answerai_fsdp_qlora", Framework::kHf, read_hf_row},
 };
 
 // By name, or any of the framework that the row states. Null: of neither.
@@ -71,6 +72,9 @@ int zero_stage(const PublishedRun& row) {
   if (text.starts_with("dist-opt")) return 1;
   return static_cast<int>(row.number("zero_stage").value_or(0));
 }
+
+// Megatron-LM's --ffn-hidden-size when it is not given.
+int64_t usual_width(int64_t hidden, bool gated) { return gated ? 64 * div_floor(8 * hidden, 3 * 64) : 4 * hidden; }
 
 }  // namespace
 
@@ -95,7 +99,7 @@ Result<ModelSpec> published_model(const PublishedRun& row) {
     layer.mlp.expert_gated = row.integer("gated_ffn", 1) == 1;
     layer.mlp.num_experts = experts;
     layer.mlp.experts_per_token = row.integer("moe_topk", 1);
-    layer.mlp.expert_ffn = row.integer("moe_ffn", ffn > 0 ? ffn : 4 * model.hidden);
+    layer.mlp.expert_ffn = row.integer("moe_ffn", ffn > 0 ? ffn : usual_width(model.hidden, layer.mlp.expert_gated));
     layer.mlp.shared_ffn = row.integer("moe_shared", 0);
   } else if (ffn <= 0) {
     return missing(row, "the width of the MLP is not stated");
@@ -140,10 +144,7 @@ Result<FrameworkRun> framework_run(const PublishedRun& row) {
     run.fp8 = run.fp8 || precision.find(type) != std::string::npos;
   const std::string recompute = row.text("recompute");
   if (recompute.starts_with("full")) run.checkpointing = Checkpointing::kFull;
-  // Megatron-LM's --recompute-modules may be others than its default, core_attn.
-  const std::string modules = row.note("recompute-modules");
-  if (recompute.starts_with("selective") && (modules.empty() || modules.find("core_attn") != std::string::npos))
-    run.checkpointing = Checkpointing::kCoreAttention;
+  if (recompute.starts_with("selective")) run.checkpointing = Checkpointing::kCoreAttention;
   FIVEFOLD_TRY(source->read(row, run));
   return run;
 }

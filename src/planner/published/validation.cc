@@ -86,7 +86,13 @@ void predict(const PublishedRun& row, const HardwareOf& hardware_of, ValidatedRo
   const HardwareSpec* hardware = run->gpu.empty() ? nullptr : hardware_of(run->gpu);
   const int64_t capacity =
       hardware != nullptr ? std::llround(hardware->device.memory_bytes.value) : run->capacity_bytes;
-  if (capacity > 0) validated.predicted_fits = needed_bytes(memory) <= capacity;
+  if (capacity > 0) {
+    // What a card must have does not depend on what a table prints.
+    FrameworkRun allocated = *run;
+    allocated.hf.figure = allocated.megatron.figure = MemoryFigure::kAllocated;
+    allocated.sharding.counts_process = false;
+    validated.predicted_fits = needed_bytes(profile_memory(allocated)) <= capacity;
+  }
   predict_time(row, *run, hardware, validated);
 }
 
