@@ -25,7 +25,7 @@ std::optional<HardwareSpec> hardware_with(const std::string& gpu) {
   for (const auto& file : std::filesystem::directory_iterator(folder, ignored)) files.insert(file.path());
   for (const std::filesystem::path& file : files) {
     Result<HardwareSpec> hardware = read_hardware(file);
-    if (hardware.ok() && hardware->gpu == gpu) return *std::move(hardware);
+    if (hardware.ok() && (hardware->gpu == gpu || hardware->name == gpu)) return *std::move(hardware);
   }
   const Result<std::filesystem::path> file = find_named_hardware(gpu);
   if (!file.ok()) return std::nullopt;
@@ -36,10 +36,10 @@ std::optional<HardwareSpec> hardware_with(const std::string& gpu) {
 
 struct ValidateOptions {
   std::vector<std::string> files, sources;
-  bool json = false, rows = false;
+  bool json = false, rows = false, anchor = false;
 };
 
-// The first cluster of configs/clusters that has the GPU, else the GPU's own file; each read once.
+// The first cluster of configs/clusters that has the GPU or is named so, else the GPU's own file; each read once.
 HardwareOf named_hardware() {
   return [known = std::make_shared<std::map<std::string, std::optional<HardwareSpec>>>()](const std::string& gpu) {
     const auto [entry, is_new] = known->try_emplace(gpu);
@@ -76,7 +76,7 @@ ExitCode run_validate(const ValidateOptions& options) {
     print_errors({runs.error()});
     return ExitCode::kBadInput;
   }
-  const Validation validation = validate_runs(*runs, named_hardware());
+  const Validation validation = validate_runs(*runs, named_hardware(), options.anchor);
   if (options.json)
     print_json(validation_json(validation));
   else
@@ -93,6 +93,8 @@ RunCommand add_validate_command(CLI::App& app) {
       ->option_text("CSV...");
   app.add_option("--source", options->sources, "score this source alone; may be repeated")->option_text("NAME");
   app.add_flag("--json", options->json, "print JSON, with every row");
+  app.add_flag("--anchor", options->anchor,
+               "take the fastest run of each model on each GPU as known, scale the others' throughput by it");
   app.add_flag("--rows", options->rows, "list the 20 rows of each source with the largest errors");
   return [options] { return run_validate(*options); };
 }

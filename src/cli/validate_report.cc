@@ -65,13 +65,19 @@ std::string throughput_text(const Validation& validation) {
     cells.push_back(order.num_groups > 0 ? percent(order.regret_p90_pct) : "");
     cells.push_back(source.time_skipped > 0 ? fmt::format("{}", source.time_skipped) : "");
     table.add_row(std::move(cells));
-    if (source.busy_throughput.n == 0 || source.busy_throughput.n == source.throughput.n) continue;
-    cells = score_cells("  MFU of 10 % or more", source.busy_throughput);
-    cells.resize(10);
-    table.add_row(std::move(cells));
+    for (const BusyScore& busy : source.busy) {
+      cells = score_cells(fmt::format("  MFU of {:.0f} % or more", 100 * busy.least_mfu), busy.throughput);
+      cells.resize(7);
+      cells.push_back(busy.order.num_groups > 0 ? fmt::format("{:.2f}", busy.order.rank_correlation) : "");
+      cells.push_back(busy.order.num_groups > 0 ? percent(busy.order.regret_p90_pct) : "");
+      cells.emplace_back();
+      table.add_row(std::move(cells));
+    }
   }
-  return any ? "\n" + painted(Paint::kHeading, "Tokens/s of a GPU: error of the prediction") + "\n" + table.to_string(2)
-             : "";
+  const bool anchored = std::ranges::any_of(validation.rows, &ValidatedRow::anchor);
+  const std::string heading = std::string("Tokens/s of a GPU: error of the prediction") +
+                              (anchored ? ", scaled by one run of each model and GPU" : "");
+  return any ? "\n" + painted(Paint::kHeading, heading) + "\n" + table.to_string(2) : "";
 }
 
 std::string fit_text(const Validation& validation) {
@@ -102,14 +108,19 @@ std::string looked_at_text(const Validation& validation) {
 }
 
 std::string reasons_text(const Validation& validation) {
-  Table table({"source", "rows", "reason"});
+  Table table({"source", "of", "rows", "reason"});
   bool any = false;
-  for (const SourceScore& source : validation.sources)
-    for (const auto& [reason, count] : source.reasons) {
+  const auto add = [&](const SourceScore& source, const char* figure, const std::map<std::string, int>& reasons) {
+    for (const auto& [reason, count] : reasons) {
       any = true;
-      table.add_row({source.source, fmt::format("{}", count), reason});
+      table.add_row({source.source, figure, fmt::format("{}", count), reason});
     }
-  return any ? "\n" + painted(Paint::kHeading, "Left out, with the reason") + "\n" + table.to_string(2) : "";
+  };
+  for (const SourceScore& source : validation.sources) {
+    add(source, "memory", source.reasons);
+    add(source, "throughput", source.time_reasons);
+  }
+  return any ? "\n" + painted(Paint::kHeading, "Left out, with the reason") + "\n" + table.to_string(3) : "";
 }
 
 std::string worst_text(const Validation& validation, const SourceScore& source, size_t worst) {
@@ -135,12 +146,12 @@ Json error_json(const ErrorScore& score) {
           {"bias_pct", score.bias_pct}};
 }
 
-Json throughput_json(const SourceScore& source) {
-  Json json = error_json(source.throughput);
-  if (source.order.num_groups == 0) return json;
-  json.update(Json{{"rank_correlation", source.order.rank_correlation},
-                   {"regret_pct", source.order.regret_p90_pct},
-                   {"regret_median_pct", source.order.regret_median_pct}});
+Json throughput_json(const ErrorScore& throughput, const OrderScore& order) {
+  Json json = error_json(throughput);
+  if (order.num_groups == 0) return json;
+  json.update(Json{{"rank_correlation", order.rank_correlation},
+                   {"regret_pct", order.regret_p90_pct},
+                   {"regret_median_pct", order.regret_median_pct}});
   return json;
 }
 
@@ -151,6 +162,12 @@ Json source_json(const SourceScore& source) {
     entry.update(error_json(part.memory));
     parts.push_back(std::move(entry));
   }
+  Json busy = Json::array();
+  for (const BusyScore& part : source.busy) {
+    Json entry = {{"least_mfu", part.least_mfu}};
+    entry.update(throughput_json(part.throughput, part.order));
+    busy.push_back(std::move(entry));
+  }
   Json fit = {{"n", source.fit.n}};
   if (source.fit.n > 0)
     fit.update(Json{{"accuracy", source.fit.accuracy},
@@ -159,10 +176,12 @@ Json source_json(const SourceScore& source) {
                     {"failed", source.fit.num_failed}});
   return {{"source", source.source},
           {"memory", error_json(source.memory)},
-          {"throughput", throughput_json(source)},
-          {"throughput_busy", error_json(source.busy_throughput)},
+          {"throughput", throughput_json(source.throughput, source.order)},
+          {"throughput_busy", std::move(busy)},
           {"throughput_fitted_half", error_json(source.throughput_fitted)},
           {"throughput_held_out_half", error_json(source.throughput_held_out)},
+          {"throughput_measured", source.time_measured},
+          {"throughput_skipped", source.time_skipped},
           {"throughput_reasons", source.time_reasons},
           {"fit", std::move(fit)},
           {"memory_parts", std::move(parts)},
@@ -192,6 +211,7 @@ Json row_json(const ValidatedRow& row) {
                {"assumed", row.assumed}};
   if (predicted && row.measured_peak > 0) json["memory_error_pct"] = row.memory_error_pct();
   if (row.measured_tokens_per_s > 0) json["measured_tokens_per_s_per_gpu"] = row.measured_tokens_per_s;
+  if (row.anchor) json["anchor"] = true;
   if (row.predicted_tokens_per_s > 0) json["predicted_tokens_per_s_per_gpu"] = row.predicted_tokens_per_s;
   return json;
 }

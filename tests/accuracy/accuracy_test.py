@@ -21,8 +21,8 @@ BLOCK = re.compile(r"<!-- scores: (\S+) -->\n(.*?)<!-- end -->\n", re.DOTALL)
 OUTCOMES = "fms_acceleration_finetune.csv"
 
 
-def validate(program, csv):
-    run = subprocess.run([program, "validate", str(csv), "--json"], capture_output=True, text=True, timeout=300, check=True)
+def validate(program, csv, *flags):
+    run = subprocess.run([program, "validate", str(csv), "--json", *flags], capture_output=True, text=True, timeout=300, check=True)
     return json.loads(run.stdout)["sources"]
 
 
@@ -47,22 +47,25 @@ def memory_block(sources):
     return table(["source", "rows", "median / p90 %", "bias %", "fitted half", "other half"], rows)
 
 
-def throughput_block(sources):
+def order_cells(score):
+    return [f"{score['rank_correlation']:.2f}", f"{score['regret_pct']:.1f}"] if "rank_correlation" in score else ["", ""]
+
+
+def throughput_block(sources, anchored):
     rows = []
+    known = {source["source"]: source["throughput"] for source in anchored}
     for source in sources:
         score = source["throughput"]
         if not score["n"]:
             continue
-        ordered = "rank_correlation" in score
         rows.append([source["source"], str(score["n"]), both(score), f"{score['bias_pct']:+.1f}",
                      both(source["throughput_fitted_half"]), both(source["throughput_held_out_half"]),
-                     f"{score['rank_correlation']:.2f}" if ordered else "",
-                     f"{score['regret_pct']:.1f}" if ordered else ""])
-        busy = source["throughput_busy"]
-        if busy["n"] and busy["n"] != score["n"]:
-            rows.append([f"{source['source']}: MFU of 10 % or more", str(busy["n"]), both(busy),
-                         f"{busy['bias_pct']:+.1f}", "", "", "", ""])
-    return table(["source", "rows", "median / p90 %", "bias %", "fitted half", "other half", "order", "regret p90 %"], rows)
+                     *order_cells(score), both(known[source["source"]])])
+        for busy in source["throughput_busy"]:
+            rows.append([f"{source['source']}: MFU of {100 * busy['least_mfu']:.0f} % or more", str(busy["n"]), both(busy),
+                         f"{busy['bias_pct']:+.1f}", "", "", *order_cells(busy), ""])
+    return table(["source", "rows", "median / p90 %", "bias %", "fitted half", "other half", "order", "regret p90 %",
+                  "anchored"], rows)
 
 
 def fit_block(sources):
@@ -73,9 +76,13 @@ def fit_block(sources):
 
 
 def skipped_block(sources):
-    return table(["source", "reason", "rows", "of the source %"],
-                 [[source["source"], reason, str(count), f"{100 * count / source['measured']:.1f}"]
-                  for source in sources for reason, count in source["reasons"].items()])
+    rows = []
+    for source in sources:
+        for figure, prefix in [("memory", ""), ("throughput", "throughput_")]:
+            measured = source[prefix + "measured"]
+            rows += [[source["source"], f"{figure}: {reason}", str(count), f"{100 * count / measured:.1f}"]
+                     for reason, count in source[prefix + "reasons"].items()]
+    return table(["source", "reason", "rows", "of the source %"], rows)
 
 
 def compare(name, page, now):
@@ -102,7 +109,8 @@ def main():
         print(f"{folder}: no core.csv")
         return 77
     core = validate(program, folder / "core.csv")
-    blocks = {"memory": memory_block(core), "throughput": throughput_block(core), "skipped": skipped_block(core)}
+    blocks = {"memory": memory_block(core), "throughput": throughput_block(core, validate(program, folder / "core.csv", "--anchor")),
+              "skipped": skipped_block(core)}
     if (folder / OUTCOMES).exists():
         blocks["fit"] = fit_block(validate(program, folder / OUTCOMES))
     text = page.read_text()

@@ -129,9 +129,13 @@ FrameworkClock::FrameworkClock(const FrameworkRun& like, const HardwareSpec& har
 }
 
 ModelTimes FrameworkClock::times(const FrameworkRun& run) const {
-  LayerPace pace{.loss_passes = pace_.loss_passes, .backward_host = pace_.backward_host,
+  LayerPace pace{.loss_passes = pace_.loss_passes,
+                 .dequantised_bytes = pace_.dequantised_bytes,
+                 .backward_host = pace_.backward_host,
                  .hidden_tensor = pace_.hidden_tensor,
                  .hidden_experts = pace_.hidden_experts};
+  // What async TP does not keep it has not gathered whole.
+  if (run.framework == Framework::kFsdp2 && !run.keeps_gathered_inputs) pace.hidden_tensor = pace_.async_tensor;
   pace.host_s = pace_.layer_host_s + (run.tp > 1 ? pace_.tensor_host_s : 0) + (run.pp > 1 ? pace_.pipeline_host_s : 0);
   if (run.tp > 1 && run.pp > 1 && rank_groups(run, network_).pp.nodes > 1)
     pace.host_s =
@@ -201,7 +205,8 @@ FrameworkClock::Ends FrameworkClock::ends(const FrameworkRun& run, const ModelTi
     ends.exchange += messages * static_cast<double>(layers_.size()) / pp *
                      collective_cost(network_, CollectiveKind::kAllGather, groups.shard, 0).seconds();
     ends.exchange *= pace_.exchange_factor * (1 - pace_.hidden_gradients);
-    if (beside) ends.exchange = std::max(0.0, ends.exchange - pace_.hidden_beside_backward * times.backward_before.back());
+    if (beside)
+      ends.exchange = std::max(0.0, ends.exchange - pace_.hidden_beside_backward * times.backward_before.back());
   }
   const double shards = run.zero >= 1 ? groups.shard.ranks : 1, expert_shards = run.zero >= 1 ? groups.edp.ranks : 1;
   const double own = dense / shards + expert / expert_shards;

@@ -8,8 +8,6 @@
 namespace fivefold {
 namespace {
 
-// Bytes of a weight in 4 bits, its scales and the written weight, that a product reads before it.
-constexpr double kDequantised = 0.53 + 2;
 constexpr double kElement = 2;  // of activations
 
 // A linear of the rank: [tokens, out] = [tokens, in] x W.
@@ -56,7 +54,8 @@ class LayerClock {
   // The logits' passes move 4 bytes for each of the model's 2 at most: one pass forward, three in all.
   LayerTime head() {
     const int64_t t = tokens_, h = run_.model.hidden, v = vocabulary();
-    const double logits = pace_.loss_passes * static_cast<double>(t * v) * kElement, stream = static_cast<double>(stream_ * h) * kElement;
+    const double logits = pace_.loss_passes * static_cast<double>(t * v) * kElement,
+                 stream = static_cast<double>(stream_ * h) * kElement;
     LayerTime time;
     OperationWork forward{.gemms = {{t, v, h}}, .bytes = logits}, backward{.gemms = {{t, h, v}}, .bytes = 2 * logits};
     if (!run_.trains_adapter) backward.gemms.push_back({v, h, t});
@@ -117,8 +116,8 @@ class LayerClock {
     forward.bytes += 2 * t * l.residual * kElement;
     if (!run_.trains_adapter) backward.gemms.push_back({l.out, l.in, l.tokens});
     if (four_bit()) {
-      forward.bytes += kDequantised * static_cast<double>(l.out * l.in);
-      backward.bytes += kDequantised * static_cast<double>(l.out * l.in);
+      forward.bytes += pace_.dequantised_bytes * static_cast<double>(l.out * l.in);
+      backward.bytes += pace_.dequantised_bytes * static_cast<double>(l.out * l.in);
     }
     if (run_.trains_adapter && adapted(l.target)) {
       const int64_t r = run_.rank;

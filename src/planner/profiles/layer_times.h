@@ -38,6 +38,7 @@ struct ModelTimes {
 // computation.
 struct LayerPace {
   double loss_passes = 1;
+  double dequantised_bytes = 0;
   double host_s = 0, backward_host = 2;
   double hidden_tensor = 0, hidden_experts = 0;
 };

@@ -37,9 +37,15 @@ GroupShape strided_group(int64_t devices_per_node, int64_t stride, int64_t ranks
   return widest;
 }
 
+// Of a node's devices a job takes as many as whole groups fit on: of an NVL72's 72 it takes 64 for experts on 64 ranks.
+int64_t taken_devices(int64_t devices, int64_t group) {
+  return group <= devices && devices % group != 0 && group % 2 == 0 ? devices - devices % group : devices;
+}
+
 RankGroups rank_groups(const FrameworkRun& run, const NetworkSpec& network) {
-  const int64_t d = network.devices_per_node, replicas = run.dp * run.cp, stage = run.tp * replicas;
+  const int64_t replicas = run.dp * run.cp, stage = run.tp * replicas;
   const int64_t shards = run.shard_size > 0 ? run.shard_size : replicas, experts = run.ep * run.expert_tp;
+  const int64_t d = taken_devices(network.devices_per_node, std::max(run.tp * run.cp, experts));
   RankGroups groups;
   groups.tp = strided_group(d, 1, run.tp);
   groups.cp = strided_group(d, run.tp, run.cp);

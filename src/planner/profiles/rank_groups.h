@@ -10,6 +10,9 @@ namespace fivefold {
 // `ranks` members, each `stride` ranks from the one before; of the groups that begin anywhere the widest.
 GroupShape strided_group(int64_t devices_per_node, int64_t stride, int64_t ranks);
 
+// Of a node's devices, those that a job takes whose groups of this many ranks exchange most.
+int64_t taken_devices(int64_t devices, int64_t group);
+
 struct RankGroups {
   GroupShape tp, cp, pp, ep, etp;
   GroupShape shard, replicate;  // of dense parameters

@@ -89,7 +89,7 @@ Status read_fsdp2_row(const PublishedRun& row, FrameworkRun& run) {
     // Composer: fp32 shards under autocast; mp_mode PURE reduces in bf16. llm-foundry's benchmark: layer norms in bf16,
     // flash-attention's cross-entropy.
     run.weight_dtype.set(DType::kFloat32);
-    run.gradient_dtype.value = DType::kFloat32;
+    run.gradient_dtype.value = says(row, "precision", "PURE") ? DType::kBFloat16 : DType::kFloat32;
     run.cross_entropy.value = CrossEntropyKernel::kNativeFused;
     run.hf.fused_norms.value = true;
     run.sharding.compiled.set(false);

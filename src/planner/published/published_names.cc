@@ -60,6 +60,11 @@ std::string published_gpu(const PublishedRun& row) {
   return {};
 }
 
+std::string published_cluster(const PublishedRun& row) {
+  const bool efa = row.text("interconnect").find("EFA") != std::string::npos;
+  return efa && published_gpu(row) == "h100-sxm-80gb" ? "aws-p5" : "";
+}
+
 // From their config.json on the Hub; of GPT the 50,257 of GPT-2 padded as Megatron-LM does; the functional tests' BERT
 // reads bert-large-cased's.
 int64_t known_vocabulary(const std::string& model) {

@@ -45,6 +45,7 @@ void read_paper(const PublishedRun& row, FrameworkRun& run) {
     return;
   run.attention.set(AttentionKernel::kUnfused);
   run.dropout.set(true);
+  run.sp = row.text("notes").find("mode=seq") != std::string::npos;
   if (row.source() == "korthikanti2022") run.gradient_dtype.set(DType::kFloat32);  // 18 bytes a parameter
 }
 
@@ -75,13 +76,18 @@ void read_llama_example(FrameworkRun& run) {
 }  // namespace
 
 bool read_recipe_stages(const PublishedRun& row, FrameworkRun& run) {
+  // NVIDIA's submissions of GPT-3 have six chunks a rank; configurations from before 2024 leave it to a common file.
+  if (row.source() == "mlperf_training_llm" && row.text("vpp").empty() && row.text("model") == "GPT3-175B" &&
+      run.pp == 8)
+    run.vpp = 6;
   if (row.text("pp_schedule").find("method=redis") != std::string::npos) {
     read_redistribution(run);
     return true;
   }
   const auto layers = static_cast<int64_t>(run.model.layers.size());
   const int64_t stages = run.pp * run.vpp;
-  if (!is_vendor_recipe(row) || layers % stages == 0) return false;
+  const bool known = is_vendor_recipe(row) || row.text("model").starts_with("llama3-405B");
+  if (!known || layers % stages == 0) return false;
   // Token table and loss count as a layer each (Llama 3.1's 126, Qwen3's 94 layers), or all chunks are equal but the
   // last, which has the loss and DeepSeek's prediction module besides; the first has one less where it must.
   const bool both = (layers + 2) % stages == 0;
@@ -101,6 +107,7 @@ void read_recipe(const PublishedRun& row, FrameworkRun& run) {
   if (!is_vendor_recipe(row)) return;
   run.tuned_kernels.set(true);
   run.zero = std::max(run.zero, 1);
+  run.sp = run.tp > 1;
   const std::string precision = row.text("precision"), notes = row.text("notes");
   // MLPerf names the type in its configuration's file; the release 25.09 of the Bridge leaves the column empty, and its
   // figures are those of the fp8 recipes of the releases after it.

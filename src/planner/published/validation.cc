@@ -1,11 +1,13 @@
 #include "planner/published/validation.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "base/check.h"
 #include "planner/profiles/device_need.h"
 #include "planner/profiles/framework_time.h"
+#include "planner/published/published_names.h"
 #include "planner/work.h"
 
 namespace fivefold {
@@ -83,7 +85,8 @@ void predict(const PublishedRun& row, const HardwareOf& hardware_of, ValidatedRo
   const ProfileMemory memory = profile_memory(*run);
   validated.predicted_peak = memory.peak().bytes();
   validated.assumed = memory.assumed;
-  const HardwareSpec* hardware = run->gpu.empty() ? nullptr : hardware_of(run->gpu);
+  const std::string cluster = published_cluster(row);
+  const HardwareSpec* hardware = run->gpu.empty() ? nullptr : hardware_of(cluster.empty() ? run->gpu : cluster);
   const int64_t capacity =
       hardware != nullptr ? std::llround(hardware->device.memory_bytes.value) : run->capacity_bytes;
   if (capacity > 0) {
@@ -96,6 +99,11 @@ void predict(const PublishedRun& row, const HardwareOf& hardware_of, ValidatedRo
   predict_time(row, *run, hardware, validated);
 }
 
+bool states_time(const PublishedRun& row) {
+  return std::ranges::any_of(std::array{"tokens_per_s_per_gpu", "step_time_s", "mfu"},
+                             [&](const char* column) { return row.number(column).value_or(0) > 0; });
+}
+
 ValidatedRow validated_row(const PublishedRun& row, const HardwareOf& hardware_of) {
   ValidatedRow validated{.id = row.id(),
                          .source = row.source(),
@@ -105,6 +113,7 @@ ValidatedRow validated_row(const PublishedRun& row, const HardwareOf& hardware_o
                          .held_out = is_held_out(row),
                          .ran = ran(row),
                          .group = row.source() + "|" + row.text("model") + "|" + row.text("n_gpus"),
+                         .states_time = states_time(row),
                          .time_trust = row.text("time_trust"),
                          .mfu = row.number("mfu").value_or(0)};
   if (row.text("split") == "exclude") {
@@ -116,6 +125,25 @@ ValidatedRow validated_row(const PublishedRun& row, const HardwareOf& hardware_o
   return validated;
 }
 
+void anchor_times(const std::vector<PublishedRun>& runs, std::vector<ValidatedRow>& rows) {
+  std::map<std::string, ValidatedRow*> fastest;
+  const auto like = [&](size_t i) {
+    return rows[i].source + "|" + runs[i].text("model") + "|" + published_gpu(runs[i]);
+  };
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (!rows[i].time_scored()) continue;
+    ValidatedRow*& best = fastest[like(i)];
+    if (best == nullptr || rows[i].measured_tokens_per_s > best->measured_tokens_per_s) best = &rows[i];
+  }
+  std::map<std::string, double> scale;
+  for (const auto& [name, row] : fastest) {
+    scale[name] = row->measured_tokens_per_s / row->predicted_tokens_per_s;
+    row->anchor = true;
+  }
+  for (size_t i = 0; i < rows.size(); ++i)
+    if (const auto known = scale.find(like(i)); known != scale.end()) rows[i].predicted_tokens_per_s *= known->second;
+}
+
 ErrorScore time_score(const std::vector<const ValidatedRow*>& rows, auto&& which) {
   std::vector<double> errors;
   for (const ValidatedRow* row : rows)
@@ -123,23 +151,30 @@ ErrorScore time_score(const std::vector<const ValidatedRow*>& rows, auto&& which
   return error_score(errors);
 }
 
-void score_times(const std::vector<const ValidatedRow*>& rows, SourceScore& score) {
-  constexpr double kBusy = 0.1;
+OrderScore order_of(const std::vector<const ValidatedRow*>& rows, double least_mfu) {
   std::vector<OrderedRun> runs;
+  for (const ValidatedRow* row : rows)
+    if (row->time_scored() && row->mfu >= least_mfu)
+      runs.push_back({row->group, row->predicted_tokens_per_s, row->measured_tokens_per_s});
+  return order_score(runs);
+}
+
+void score_times(const std::vector<const ValidatedRow*>& rows, SourceScore& score) {
   for (const ValidatedRow* row : rows) {
-    if (row->measured_tokens_per_s == 0 || row->excluded()) continue;
+    if (!row->states_time || row->excluded() || (row->time_trust != "A" && row->time_trust != "B")) continue;
     ++score.time_measured;
-    if (!row->time_skipped.empty()) {
-      ++score.time_skipped;
-      ++score.time_reasons[row->time_skipped];
-    }
-    if (row->time_scored()) runs.push_back({row->group, row->predicted_tokens_per_s, row->measured_tokens_per_s});
+    if (row->predicted_tokens_per_s > 0) continue;
+    ++score.time_skipped;
+    ++score.time_reasons[row->skipped.empty() ? row->time_skipped : row->skipped];
   }
-  score.order = order_score(runs);
+  score.order = order_of(rows, 0);
   score.throughput = time_score(rows, [](const ValidatedRow&) { return true; });
-  score.busy_throughput = time_score(rows, [](const ValidatedRow& row) { return row.mfu >= kBusy; });
   score.throughput_fitted = time_score(rows, [](const ValidatedRow& row) { return !row.held_out; });
   score.throughput_held_out = time_score(rows, [](const ValidatedRow& row) { return row.held_out; });
+  for (const double least : {0.1, 0.2}) {
+    const ErrorScore busy = time_score(rows, [&](const ValidatedRow& row) { return row.mfu >= least; });
+    if (busy.n > 0 && busy.n < score.throughput.n) score.busy.push_back({least, busy, order_of(rows, least)});
+  }
 }
 
 ErrorScore memory_score(const std::vector<const ValidatedRow*>& rows, auto&& which) {
@@ -215,9 +250,10 @@ std::vector<PublishedRun> merged_runs(std::vector<PublishedRun> runs) {
   return merged;
 }
 
-Validation validate_runs(const std::vector<PublishedRun>& runs, const HardwareOf& hardware_of) {
+Validation validate_runs(const std::vector<PublishedRun>& runs, const HardwareOf& hardware_of, bool anchored) {
   Validation validation;
   for (const PublishedRun& run : runs) validation.rows.push_back(validated_row(run, hardware_of));
+  if (anchored) anchor_times(runs, validation.rows);
   std::vector<std::string> order;
   std::map<std::string, std::vector<const ValidatedRow*>> by_source;
   for (const ValidatedRow& row : validation.rows) {

@@ -26,10 +26,12 @@ struct ValidatedRow {
   std::optional<bool> predicted_fits;  // where the GPU's capacity is known
   std::vector<std::string> assumed;    // switches that the row leaves open
   std::string group;                   // runs that compete: source, model and number of GPUs
+  bool states_time = false;            // a throughput, the time of a step or an MFU
   std::string time_skipped;            // why no time is predicted; empty: one is
   double predicted_tokens_per_s = 0, measured_tokens_per_s = 0;  // of one GPU; 0: none
   std::string time_trust;
-  double mfu = 0;  // as the source counts it; 0: it does not say
+  double mfu = 0;       // as the source counts it; 0: it does not say
+  bool anchor = false;  // the run that its like were scaled by; in no score of throughput
 
   bool excluded() const { return trust == "excluded"; }
   // There is something to hold a prediction against.
@@ -40,7 +42,7 @@ struct ValidatedRow {
   double memory_error_pct() const;
   // The same of throughput, for trust A or B.
   bool time_scored() const {
-    return !excluded() && predicted_tokens_per_s > 0 && measured_tokens_per_s > 0 &&
+    return !excluded() && !anchor && predicted_tokens_per_s > 0 && measured_tokens_per_s > 0 &&
            (time_trust == "A" || time_trust == "B");
   }
   double time_error_pct() const { return 100 * (predicted_tokens_per_s / measured_tokens_per_s - 1); }
@@ -52,6 +54,13 @@ struct PartScore {
   ErrorScore memory;
 };
 
+// Throughput of the runs whose source says an MFU of this or more.
+struct BusyScore {
+  double least_mfu = 0;
+  ErrorScore throughput;
+  OrderScore order;
+};
+
 struct SourceScore {
   std::string source;
   int rows = 0, measured = 0, skipped = 0;  // skipped: of those that could be scored (`measured`)
@@ -61,10 +70,11 @@ struct SourceScore {
   ErrorScore fitted, held_out;   // the two halves of `memory`
   ErrorScore looked_at;          // rows of trust C, in no other score
   FitScore fit;
-  ErrorScore throughput, busy_throughput;  // all rows; those whose source says an MFU of 10 % or more
+  ErrorScore throughput;
+  std::vector<BusyScore> busy;  // an MFU of 10 %, of 20 % or more, where that is not all rows
   ErrorScore throughput_fitted, throughput_held_out;
   OrderScore order;
-  int time_measured = 0, time_skipped = 0;
+  int time_measured = 0, time_skipped = 0;  // rows with a figure of trust A or B, and those of them left out
   std::map<std::string, int> time_reasons;
 
   double skipped_share() const { return measured > 0 ? static_cast<double>(skipped) / measured : 0.0; }
@@ -75,7 +85,7 @@ struct Validation {
   std::vector<ValidatedRow> rows;
 };
 
-// A GPU (name of its file in configs/gpus) in nodes and a network that it usually has; null: not known.
+// A cluster, or a GPU (name of its file in configs/gpus) in nodes and a network that it usually has; null: not known.
 using HardwareOf = std::function<const HardwareSpec*(const std::string& gpu)>;
 
 // Half of the classes (source, model, method, GPUs, layout, recompute, precision) that a row belongs to: constants are
@@ -84,6 +94,8 @@ bool is_held_out(const PublishedRun& run);
 
 // Rows with one id are one run: the first counts, and takes from the others what it leaves open.
 std::vector<PublishedRun> merged_runs(std::vector<PublishedRun> runs);
-Validation validate_runs(const std::vector<PublishedRun>& runs, const HardwareOf& hardware_of);
+// `anchored`: of each source's runs of one model on one kind of GPU the fastest is taken as known, and the predicted
+// throughput of the others scaled by what it is off there.
+Validation validate_runs(const std::vector<PublishedRun>& runs, const HardwareOf& hardware_of, bool anchored = false);
 
 }  // namespace fivefold
