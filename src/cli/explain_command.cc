@@ -15,6 +15,7 @@
 #include "cli/machine.h"
 #include "cli/plan_json.h"
 #include "planner/profiles/framework_config.h"
+#include "planner/reduction_choice.h"
 #include "planner/scope.h"
 #include "report/trace.h"
 #include "schedule/run_program.h"
@@ -110,6 +111,7 @@ ExitCode run_explain(const ExplainOptions& options) {
   ExplainedRun run;
   if (!explain_run(options.common, run, errors)) return refuse(errors);
   for (const Error& note : layout_notes(run.run.model, run.run.config.config)) print_note(note);
+  if (const auto note = reduction_note(run.run.model, run.inventory, run.run.config, run.hardware)) print_note(*note);
   StepReplay replay;
   if (options.timeline || options.instructions || !options.trace.empty())
     replay = predict_step(run.run.model, run.inventory, run.run.config, run.hardware);

@@ -14,7 +14,9 @@
 #include "cli/common_options.h"
 #include "cli/framework_plan.h"
 #include "cli/machine.h"
+#include "cli/output.h"
 #include "cli/plan_text.h"
+#include "planner/reduction_choice.h"
 #include "planner/scope.h"
 #include "spec/model_named.h"
 #include "spec/network.h"
@@ -154,6 +156,15 @@ std::optional<FrameworkPlanInput> framework_input(const PlanOptions& options, co
   return input;
 }
 
+// What the best plan's owner should know: what is padded, replicated, uneven or repeated.
+void print_notes(const MethodResult& answer) {
+  const ResolvedConfig& best = answer.result.plans[0].config;
+  const ModelSpec model = with_method(answer.request.model, answer.request.base.method);
+  for (const Error& note : layout_notes(model, best.config)) print_note(note);
+  const auto reduction = reduction_note(model, build_inventory(model), best, answer.request.hardware);
+  if (reduction) print_note(*reduction);
+}
+
 // What the search needs, or every reason why it cannot start.
 bool make_request(const PlanOptions& options, const LoadedConfig& loaded, SearchRequest& request,
                   std::vector<Error>& errors) {
@@ -271,6 +282,7 @@ ExitCode run_plan(PlanOptions& options) {
   else
     print(plan_text(*search));
   if (!search->answer().fits()) return ExitCode::kDoesNotFit;
+  print_notes(search->answer());
   if (options.out.empty()) return ExitCode::kDone;
   if (const Status written = write_run(options.out, search->answer().result.plans[0]); !written.ok()) {
     print_errors({written.error()});

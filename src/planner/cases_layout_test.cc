@@ -2,6 +2,7 @@
 // comment is the report's in docs/planner_cases.md.
 #include "base/integer.h"
 #include "planner/cases_testing.h"
+#include "planner/profiles/framework_search.h"
 #include "schedule/generate.h"
 #include "schedule/replay.h"
 #include "spec/pipeline_stages.h"
@@ -230,6 +231,22 @@ TEST(Cases, HybridShardingWhereTheStatesFitANode) {
   const ModelSpec large = named_model("llama-3-70b");
   EXPECT_NEAR(state_bytes(build_inventory(large), resolved(large, {.dp = 32, .zero = 3, .shard_size = 8})) / 1e9, 141,
               1);
+}
+
+// P39: PyTorch's FSDP there: the search shards within a node.
+TEST(Cases, HybridShardingIsFirstOfFsdp) {
+  FrameworkRequest request;
+  request.base = run_of(Framework::kFsdp2, named_model("smollm2-1.7b"), "a100-sxm-40gb");
+  request.base.weight_dtype.set(DType::kFloat32);
+  request.base.sequence = 2048;
+  request.hardware = named_hardware("aws-p4d");
+  request.gpus = 32;
+  request.global_batch = 64;
+  request.fixed = {.tp = true, .cp = true, .pp = true};
+  const auto result = search_framework(request);
+  ASSERT_TRUE(result.ok());
+  ASSERT_FALSE(result->plans.empty());
+  EXPECT_EQ(result->plans[0].layout.shard_size, 8);
 }
 
 // P36, Megatron-LM#258: a 10B model on one node of 8 A100: PP 8 was 30 % faster than TP 8 with many microbatches; with

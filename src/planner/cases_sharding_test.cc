@@ -134,6 +134,12 @@ TEST(Cases, ReducesOnceWhereMemoryIsNotShort) {
   EXPECT_EQ(few.chosen, ReduceWhen::kStep);
   EXPECT_TRUE(few.once.fits);
   EXPECT_LT(few.once.seconds, few.each_microbatch.seconds);
+  // Said with the plan where it has the other one.
+  const ResolvedConfig each = resolved(named_model("smollm2-1.7b"), {.dp = 8, .zero = 3, .accumulation = 8});
+  const auto note =
+      reduction_note(named_model("smollm2-1.7b"), build_inventory(named_model("smollm2-1.7b")), each, slow);
+  ASSERT_TRUE(note.has_value());
+  EXPECT_EQ(note->hint, "use reduce = step");
 }
 
 // P32, DeepSpeed#1629, #4164: ZeRO-3 in a pipeline of 4 repeats its collectives for each of 32 microbatches: two

@@ -4,7 +4,7 @@
 #include <map>
 
 #include "planner/cases_testing.h"
-#include "planner/profiles/framework_time.h"
+#include "planner/profiles/framework_search.h"
 
 namespace fivefold::test {
 namespace {
@@ -182,6 +182,47 @@ TEST(Cases, SequenceParallelismSavesTheRecompute) {
   // States of 6 + 12/8 bytes: 32.3 GB; a layer's activations 0.143 GB where h-wide tensors are divided, 40 x 2 of them.
   at(2, true, Checkpointing::kNone);
   EXPECT_NEAR(static_gb(run), 32.3, 0.5);
+}
+
+// P35: what the search takes with TP 8.
+TEST(Cases, SearchTakesSequenceParallelismAndTwoStages) {
+  FrameworkRequest request;
+  request.base = run_of(Framework::kMegatron, named_model("llama-2-70b"), "h100-sxm-80gb");
+  request.base.sequence = 4096;
+  request.base.tp = 8;
+  request.fixed = {.tp = true};
+  request.hardware = named_hardware("dgx-h100");
+  request.gpus = 128;
+  for (const int64_t global : {256, 1024}) {
+    request.global_batch = global;
+    const auto result = search_framework(request);
+    ASSERT_TRUE(result.ok());
+    ASSERT_FALSE(result->plans.empty());
+    const FrameworkLayout& best = result->plans[0].layout;
+    EXPECT_TRUE(best.sp);
+    EXPECT_TRUE(best.pp == 2 || best.pp == 4) << best.pp;
+    EXPECT_EQ(best.checkpointing, Checkpointing::kNone);
+  }
+}
+
+// P29, SkyRL#1768, compressed-tensors#587: whatever the framework, a plan and what is outside its tensors fill at most
+// 95 % of a card.
+TEST(Cases, PlansOfFrameworksLeaveHeadRoom) {
+  for (const Framework framework : {Framework::kMegatron, Framework::kFsdp2, Framework::kHf, Framework::kDeepspeed})
+    for (const char* model : {"llama-3.1-8b", "qwen2.5-3b", "llama-2-13b"}) {
+      FrameworkRequest request;
+      request.base = run_of(framework, named_model(model), "h100-sxm-80gb");
+      request.base.sequence = 4096;
+      request.hardware = named_hardware("dgx-h100");
+      request.gpus = 8;
+      const auto result = search_framework(request);
+      ASSERT_TRUE(result.ok());
+      EXPECT_FALSE(result->plans.empty()) << model;
+      for (const FrameworkPlan& plan : result->plans)
+        EXPECT_LE(static_cast<double>(plan.memory.peak().bytes() + kOutsideAllocator),
+                  0.95 * static_cast<double>(plan.capacity))
+            << model << " " << to_string(framework);
+    }
 }
 
 // P36, Megatron-LM#258: 10B on one node of 8 A100: with many microbatches PP 8 was 30 % faster than TP 8.

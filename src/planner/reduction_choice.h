@@ -25,4 +25,8 @@ struct ReductionChoice {
 std::optional<ReductionChoice> reduction_choice(const ModelSpec& model, const Inventory& inventory,
                                                 const ResolvedConfig& config, const HardwareSpec& hardware);
 
+// That the other one would be chosen, with what it costs and gives. Nothing: the configuration has the chosen one.
+std::optional<Error> reduction_note(const ModelSpec& model, const Inventory& inventory, const ResolvedConfig& config,
+                                    const HardwareSpec& hardware);
+
 }  // namespace fivefold
