@@ -8,6 +8,7 @@
 #include "base/integer.h"
 #include "base/table.h"
 #include "base/text.h"
+#include "cli/framework_host.h"
 #include "cli/framework_steps.h"
 #include "cli/output.h"
 #include "planner/goodput.h"
@@ -231,6 +232,7 @@ Json plan_json(const FrameworkPlan& plan, const HardwareSpec& hardware) {
       {"precision", {{"compute", run.fp8 ? "fp8" : to_string(run.compute)}, {"grads", to_string(run.gradient_dtype)}}},
       {"recompute", recompute_name(run.checkpointing)},
       {"memory", memory_json(plan)},
+      {"host", host_json(plan, hardware)},
       {"step_time", plan.time.seconds},
       {"parts", time_json(plan.time)},
       {"tokens_per_s", plan.tokens_per_s},
@@ -389,7 +391,7 @@ std::string framework_explanation_text(const FrameworkPlan& plan, const Hardware
   text += "\n" +
           heading(plan.run.pp > 1 ? fmt::format("Memory, of stage {}, which needs most", plan.memory.stage)
                                   : std::string("Memory")) +
-          ledger_text(plan, formulas) + "\n";
+          ledger_text(plan, formulas) + "\n" + host_text(plan, hardware, formulas) + "\n";
   text += heading("Time, of the stage that computes longest") + time_text(plan) + "\n";
   if (const std::string running = running_text(plan, hardware, 0); !running.empty())
     text += heading("Running it") + running + "\n";

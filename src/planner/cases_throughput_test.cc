@@ -141,6 +141,23 @@ TEST(Cases, Fp8IsForSpeed) {
   EXPECT_LE(gain, 0.35);
 }
 
+// P42, llm-foundry: 3B gained 27 % at S 2048 and nothing at S 32768, with recompute: there products are 18 % of the
+// step (2.65e9 x 8 / 0.69e15 s of 1 / 5,873), so that a rate 1.5 times as high is worth 6 % before its casts.
+TEST(Cases, Fp8GainsLittleWhereAttentionDominates) {
+  const HardwareSpec h100 = named_hardware("dgx-h100");
+  const auto gain = [&](const Measured& row) {
+    FrameworkRun run = mosaic(row, "h100-sxm-80gb");
+    const double plain = tokens_per_s(run, h100);
+    run.fp8 = true;
+    return tokens_per_s(run, h100) / plain - 1;
+  };
+  const double at_2k = gain({3, 2048, 8, 10, 6, kNone, 0}), at_32k = gain({3, 32768, 8, 3, 6, kAgain, 0});
+  EXPECT_GE(at_2k, 0.15);
+  EXPECT_LE(at_2k, 0.35);
+  EXPECT_LT(at_32k, 0.08);
+  EXPECT_LT(at_32k, at_2k / 3);
+}
+
 // P40, torchtitan#676: 70B on 32 H200 of 4 nodes: 200 tokens/s a GPU is under 0.35 of what the run should have: the
 // link between the nodes was not in use.
 TEST(Cases, FarBelowWhatTheClusterCanDo) {

@@ -73,6 +73,7 @@ enum class ModelInit : uint8_t {
   kEveryRank,  // every rank loads all of it on the host and hands it to its GPU unit by unit
   kOnDevice,   // every rank has all of it on its GPU first
 };
+inline constexpr std::string_view kModelInitNames[] = {"sharded", "first_rank", "every_rank", "on_device"};
 // Whose code the layers are.
 enum class LayerCode : uint8_t { kTransformers, kLitGpt };
 // What a figure counts.

@@ -35,7 +35,6 @@ constexpr std::string_view kCrossEntropyNames[] = {"unfused",         "native_fu
 constexpr std::string_view kAttentionNames[] = {"flash", "unfused"};
 constexpr std::string_view kFrozenNames[] = {"none", "bf16", "nf4", "nf4_double", "int4", "int8"};
 constexpr std::string_view kVocabularyNames[] = {"last", "one_more", "two_more", "interlaced"};
-constexpr std::string_view kInitNames[] = {"sharded", "first_rank", "every_rank", "on_device"};
 constexpr std::string_view kCodeNames[] = {"transformers", "litgpt"};
 constexpr std::string_view kAdapterNames[] = {"lora",      "output", "scale",     "weight_update",
                                               "transform", "prompt", "full_scale"};
@@ -95,7 +94,7 @@ constexpr Key kKeys[] = {
     {"optimizer_in_backward", kFsdp2, PLAIN(sharding.optimizer_in_backward)},
     {"rowwise_scaling", kFsdp2, PLAIN(sharding.rowwise_scaling)},
     {"weights_on_host", kFsdp2 | kDeepspeed | kHf, PLAIN(sharding.weights_on_host)},
-    {"init", kAll, NAMED(init, kInitNames)},
+    {"init", kAll, NAMED(init, kModelInitNames)},
     {"reduce_bucket", kDeepspeed, PLAIN(zero_buffers.reduce_bucket)},
     {"second_bucket", kDeepspeed, PLAIN(zero_buffers.second_bucket)},
     {"live_parameters", kDeepspeed, PLAIN(zero_buffers.live_parameters)},

@@ -1,4 +1,4 @@
-// Internal to src/planner/profiles: what a run holds on the host, and what it needs while its model is made.
+// What a run holds on the host, and what it needs while its model is made.
 // Derivations: docs/profiles/host.md. Pure functions, thread-safe.
 #pragma once
 
