@@ -1,6 +1,7 @@
 // The checklist of a run that is out of memory: which allocation failed, what the peak is made of, whether memory was
 // there and not usable, who else has it, and what makes the run need less.
 #include <algorithm>
+#include <cmath>
 #include <string>
 
 #include "base/text.h"
@@ -40,6 +41,7 @@ class MemoryChecklist {
     if (capacity_ == 0 && case_.log) capacity_ = case_.log->capacity;
     if (case_.prediction) {
       if (capacity_ == 0) capacity_ = case_.prediction->run.capacity_bytes;
+      note_capacity();
       diagnosis_.need = case_.prediction->need;
       diagnosis_.capacity = case_.prediction->run.capacity_bytes;
     }
@@ -70,6 +72,15 @@ class MemoryChecklist {
   }
 
  private:
+  // Cards of one name come with different memories, and a part of one may be another job's.
+  void note_capacity() {
+    const int64_t stated = case_.prediction->run.capacity_bytes;
+    constexpr double kOtherCard = 0.05;
+    if (std::abs(share(capacity_ - stated, stated)) > kOtherCard)
+      diagnosis_.notes.push_back("the log's card has " + format_bytes(capacity_) + ", the configuration's " +
+                                 format_bytes(stated) + ": --set limits.memory=" + std::to_string(capacity_));
+  }
+
   DoctorStep& add(const std::string& title, const std::string& finding, const std::string& advice = "",
                   bool cause = false) {
     return diagnosis_.steps.emplace_back(DoctorStep{title, finding, advice, cause});

@@ -28,7 +28,8 @@ class LogRows {
       : prediction_(prediction), log_(log), summary_(summarize(log)), error_(published_error(prediction.run)) {}
 
   Reconciliation find() {
-    for (const LoggedMemory& figure : log_.memory) add_memory(figure);
+    for (const LoggedMemory& figure : log_.memory)
+      if (is_of_run(figure)) add_memory(figure);
     add_pace();
     add_loss();
     add_notes();
@@ -37,6 +38,16 @@ class LogRows {
 
  private:
   std::vector<ReconcileRow>& rows() { return result_.rows; }
+
+  // A card that no rank uses has next to nothing on it; a rank that the configuration does not have is of another run.
+  bool is_of_run(const LoggedMemory& figure) {
+    if (figure.rank >= prediction_.world()) {
+      if (figure.kind != LoggedMemoryKind::kProcess) foreign_ranks_ = std::max(foreign_ranks_, figure.rank);
+      return false;
+    }
+    const auto idle = static_cast<int64_t>(kIdleCard * static_cast<double>(prediction_.run.capacity_bytes));
+    return figure.kind != LoggedMemoryKind::kProcess || figure.bytes >= idle;
+  }
 
   void add_memory(const LoggedMemory& figure) {
     const FrameworkRun& run = prediction_.run;
@@ -200,6 +211,9 @@ class LogRows {
 
   void add_notes() {
     note_arguments();
+    if (foreign_ranks_ > 0)
+      result_.notes.push_back("the log has rank " + std::to_string(foreign_ranks_) + ", the configuration " +
+                              std::to_string(prediction_.world()) + " ranks");
     for (const std::string& note : summary_.notes) result_.notes.push_back(note);
     for (const std::string& note : log_.notes) result_.notes.push_back(note);
     for (const OutOfMemory& failure : log_.out_of_memory)
@@ -214,6 +228,7 @@ class LogRows {
       result_.notes.push_back("nobody has set, so assumed: " + assumed);
   }
 
+  static constexpr double kIdleCard = 0.03;  // of its memory
   static constexpr double kSpread = 0.2;     // of step times, worth a word
   static constexpr double kBusyCard = 0.85;  // what a card in training shows and more
 
@@ -221,6 +236,7 @@ class LogRows {
   const ForeignLog& log_;
   LogSummary summary_;
   PublishedError error_;
+  int foreign_ranks_ = 0;
   Reconciliation result_;
 };
 

@@ -102,6 +102,17 @@ TEST(LogRows, ContradictedArgumentsAreNoted) {
   EXPECT_EQ(result.notes.front(), "the log's run had tensor_model_parallel_size = 8, the configuration 4");
 }
 
+TEST(LogRows, IdleCardsAndRanksOfOtherRunsAreLeftOut) {
+  ForeignLog log = titan_log("77.00", "6,667");
+  add_log(log, parse_foreign_log("index, memory.used [MiB]\n0, 81000 MiB\n5, 2 MiB\n", "smi").value());
+  add_log(log, parse_foreign_log("[Rank 64] memory (MB) | allocated: 1.0 | max allocated: 5.0 |\n", "other").value());
+  const Reconciliation result = reconcile_log(titan(), log);
+  EXPECT_NE(row_of(result, "memory.peak.process", 0), nullptr);
+  EXPECT_EQ(row_of(result, "memory.peak.process", 5), nullptr);
+  EXPECT_EQ(row_of(result, "memory.peak.allocated", 64), nullptr);
+  EXPECT_EQ(result.notes.front(), "the log has rank 64, the configuration 8 ranks");
+}
+
 // 8 nodes at a fifth of the predicted pace.
 TEST(LogRows, APaceFarBelowIsHeldAgainstTheNetwork) {
   RunConfig config = framework_config(Framework::kFsdp2, {.dp = 64, .zero = 3});
