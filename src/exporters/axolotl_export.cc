@@ -81,8 +81,8 @@ class AxolotlFile {
     if (p.tp > 1) line("tensor_parallel_size", p.tp);
     if (p.cp > 1) line("context_parallel_size", p.cp);
     level_ = int64_t{p.dp} * p.cp == 1 ? 0 : p.zero;
-    if (level_ == 1 && (p.tp > 1 || p.cp > 1)) {
-      sheet_.cannot("parallel.zero", "tp and cp go with FSDP 2", "2");
+    if (level_ < 2 && (p.tp > 1 || p.cp > 1)) {
+      if (int64_t{p.dp} * p.cp > 1) sheet_.cannot("parallel.zero", "tp and cp go with FSDP 2", "2");
       level_ = 2;
     }
     if (level_ == 1) return add_deepspeed();
@@ -130,7 +130,7 @@ class AxolotlFile {
     if (config_.method.kind != MethodKind::kFull || level_ == 1 || !half) return;
     const DType compute = p.compute == ComputeKind::kFp16 ? DType::kFloat16 : DType::kBFloat16;
     const DType kept = level_ == 0 ? compute : DType::kFloat32;
-    if (level_ == 0 && p.master == MasterKind::kFp32 && p.params != DType::kFloat32)
+    if (level_ == 0 && p.master == MasterKind::kFp32)
       sheet_.cannot("precision.master", "the weights themselves take the updates", "none");
     if (level_ > 0 && p.master == MasterKind::kNone)
       sheet_.cannot("precision.master", "FSDP 2 shards fp32 weights", "fp32");

@@ -45,7 +45,7 @@ class AxolotlReader {
       mesh("distributed_type", "DEEPSPEED");
     else if (fsdp_)
       mesh("distributed_type", "FSDP");
-    mesh("parallelism_config_cp_comm_strategy", "alltoall");
+    if (files_.accelerate.has("parallelism_config_cp_size")) mesh("parallelism_config_cp_comm_strategy", "alltoall");
     if (!files_.ranks) count_ranks();
     read_hub_run(sheet_, std::move(files_));
   }
@@ -118,8 +118,9 @@ class AxolotlReader {
     }
     // 4 bits without an adapter would be another thing than full training.
     if (adapter != "qlora" && files_.arguments.flag("load_in_4bit") && adapter.empty()) set("load_in_4bit", false);
-    files_.arguments.find("lora_model_dir");
-    adapter_ = !adapter.empty();
+    for (const std::string_view name :
+         {"lora_model_dir", "reinit_weights", "launcher", "nproc_per_node", "nnodes", "node_rank", "master_addr"})
+      files_.arguments.find(name);
   }
 
   void read_precision() {
@@ -174,7 +175,7 @@ class AxolotlReader {
   ImportSheet& sheet_;
   HubFiles files_;
   ForeignSettings given_;
-  bool fsdp_ = false, adapter_ = false;
+  bool fsdp_ = false;
 };
 
 }  // namespace

@@ -103,6 +103,8 @@ Result<Exported> export_run(ForeignTarget target, const ModelSpec& model, const 
                             ? config.parallel.stages.layers
                             : layers_per_stage(model, config.parallel, config.batch.sequence);
   }
+  // A shard group of one rank shards nothing.
+  if (plan.config.parallel.shard_size == 1) plan.config.parallel.zero = 0;
   return kExporters[static_cast<size_t>(target)](plan);
 }
 

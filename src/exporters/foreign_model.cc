@@ -240,14 +240,19 @@ std::optional<FoundModel> find_model(const std::string& repository) {
     }
   const std::vector<std::string> names = list_named_models();
   if (std::find(names.begin(), names.end(), repository) != names.end()) return read_found(repository, true);
-  for (const std::string& name : names) {
-    const Result<std::filesystem::path> path = find_named_model(name);
-    if (path.ok() && repository_of_file(*path) == repository) return read_found(name, true);
-  }
+  // The names that are spelled like the repository, then whatever file names it.
   const std::string wanted = plain_name(repository);
-  if (wanted.empty()) return {};
+  const auto is_source = [&](const std::string& name) {
+    const Result<std::filesystem::path> path = find_named_model(name);
+    return path.ok() && repository_of_file(*path) == repository;
+  };
+  std::vector<std::string> alike;
   for (const std::string& name : names)
-    if (plain_name(name) == wanted) return read_found(name, false);
+    if (!wanted.empty() && plain_name(name) == wanted) alike.push_back(name);
+  for (const std::vector<std::string>* some : {static_cast<const std::vector<std::string>*>(&alike), &names})
+    if (const auto found = std::ranges::find_if(*some, is_source); found != some->end() && !repository.empty())
+      return read_found(*found, true);
+  if (!alike.empty()) return read_found(alike.front(), false);
   return {};
 }
 

@@ -35,8 +35,6 @@ bool is_absent(const nlohmann::json& value) {
   return value.is_null() || (value.is_string() && (value == "auto" || value == "" || value == "None"));
 }
 
-const std::string& key_of(const ForeignSetting& setting) { return setting.key.empty() ? setting.name : setting.key; }
-
 constexpr size_t kMaxShownValue = 60;
 
 }  // namespace
@@ -51,7 +49,7 @@ std::string foreign_value_text(const nlohmann::json& value) {
 }
 
 void ForeignSettings::store(ForeignSetting setting) {
-  const auto [entry, inserted] = index_.emplace(normalized(key_of(setting)), settings_.size());
+  const auto [entry, inserted] = index_.emplace(normalized(setting.lookup_name()), settings_.size());
   if (inserted)
     settings_.push_back(std::move(setting));
   else
@@ -68,6 +66,11 @@ void ForeignSettings::add_as(std::string_view key, const ForeignSetting& setting
 
 void ForeignSettings::add_all(const ForeignSettings& other) {
   for (const ForeignSetting& setting : other.settings_) store(setting);
+  errors_.insert(errors_.end(), other.errors_.begin(), other.errors_.end());
+}
+
+void ForeignSettings::add_unread(const ForeignSettings& other) {
+  for (const ForeignSetting* setting : other.unread()) store(*setting);
   errors_.insert(errors_.end(), other.errors_.begin(), other.errors_.end());
 }
 
@@ -150,7 +153,7 @@ std::optional<bool> ForeignSettings::boolean(std::string_view name) {
 
 std::vector<std::string> ForeignSettings::texts(std::string_view name) {
   const ForeignSetting* setting = find(name);
-  if (setting == nullptr) return {};
+  if (setting == nullptr || setting->value.is_boolean()) return {};
   if (setting->value.is_string()) return {setting->value.get<std::string>()};
   std::vector<std::string> all;
   if (setting->value.is_array())
@@ -174,7 +177,7 @@ std::string ForeignSettings::where(std::string_view name) const {
 std::vector<const ForeignSetting*> ForeignSettings::unread() const {
   std::vector<const ForeignSetting*> result;
   for (const ForeignSetting& setting : settings_)
-    if (!asked_.contains(normalized(key_of(setting))) && !setting.value.is_null()) result.push_back(&setting);
+    if (!asked_.contains(normalized(setting.lookup_name())) && !setting.value.is_null()) result.push_back(&setting);
   return result;
 }
 

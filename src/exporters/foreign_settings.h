@@ -21,6 +21,8 @@ struct ForeignSetting {
   nlohmann::json value;  // true for a flag without a value; text of a command line is a string
   std::string where;     // "run.sh:12"
   std::string key = {};  // what it is asked for as; empty: its name
+
+  const std::string& lookup_name() const { return key.empty() ? name : key; }
 };
 
 // A value for people, on one line and cut when it is long.
@@ -34,6 +36,8 @@ class ForeignSettings {
   void add_as(std::string_view key, const ForeignSetting& setting, nlohmann::json value);
   // Settings of `other` on top of these.
   void add_all(const ForeignSettings& other);
+  // Those of them that nobody has asked for.
+  void add_unread(const ForeignSettings& other);
 
   // Whether it is set to more than null; marks nothing.
   bool has(std::string_view name) const;

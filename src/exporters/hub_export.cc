@@ -127,7 +127,8 @@ HubSchedule hub_schedule(const RunConfig& config) {
       return {"cosine_with_min_lr", nlohmann::json{{"min_lr_rate", lr.min_ratio}}.dump()};
     case LrScheduleKind::kLinear:
       if (lr.min_ratio == 0) return {"linear", ""};
-      return {"polynomial", nlohmann::json{{"lr_end", rounded(config.optimizer.lr * lr.min_ratio)}, {"power", 1.0}}.dump()};
+      return {"polynomial",
+              nlohmann::json{{"lr_end", rounded(config.optimizer.lr * lr.min_ratio)}, {"power", 1.0}}.dump()};
     case LrScheduleKind::kWsd:
       return {"warmup_stable_decay", nlohmann::json{{"num_decay_steps", lr.decay_steps},
                                                     {"decay_type", to_string(lr.decay)},

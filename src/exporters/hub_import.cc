@@ -66,7 +66,7 @@ HubFiles read_hub_script(ImportSheet& sheet, std::string_view text, const std::s
   for (const std::string& word : launch->positional)
     if (word.ends_with(".yaml") || word.ends_with(".yml") || (word.ends_with(".json") && !flags.has("deepspeed")))
       files.add_companion(sheet, *script, files.arguments, word, launch->where);
-  files.arguments.add_all(flags);
+  files.arguments.add_unread(flags);
   ForeignSettings& launcher = launch->launcher_settings;
   const ForeignSetting* accelerate = launcher.find_first({"config_file"});
   if (accelerate != nullptr)
@@ -78,7 +78,8 @@ HubFiles read_hub_script(ImportSheet& sheet, std::string_view text, const std::s
     else
       files.add_companion(sheet, *script, files.accelerate, *preset, files.arguments.where("accelerate_config"));
   }
-  if (launch->launcher == "accelerate") files.accelerate.add_all(launcher);
+  for (const std::string_view name : {"m", "module"}) launcher.find(name);
+  if (launch->launcher == "accelerate") files.accelerate.add_unread(launcher);
   for (const std::string_view name : {"deepspeed", "deepspeed_config", "deepspeed_config_file"}) {
     const std::optional<std::string> file = files.arguments.has(name)    ? files.arguments.text(name)
                                             : files.accelerate.has(name) ? files.accelerate.text(name)
@@ -157,7 +158,7 @@ class HubReader {
     args_.text("bnb_4bit_quant_type");
     const bool nested = args_.flag("use_bnb_nested_quant") || args_.flag("use_nested_quant");
     const ForeignSetting* rank = args_.find_first({"lora_r", "lora_rank"});
-    const std::string rank_name = rank == nullptr ? "lora_r" : rank->name;
+    const std::string rank_name = rank == nullptr ? "lora_r" : rank->lookup_name();
     const int64_t r = args_.integer(rank_name, 1, 1 << 20).value_or(16);
     const double alpha = args_.number("lora_alpha", 1e-9, 1e9).value_or(32);
     const double dropout = args_.number("lora_dropout", 0, 0.999).value_or(0.05);
@@ -344,7 +345,7 @@ class HubReader {
     std::optional<int64_t> micro;
     if (const ForeignSetting* given =
             args_.find_first({"per_device_train_batch_size", "per_gpu_train_batch_size", "micro_batch_size"}))
-      micro = args_.integer(given->name, 1, 1 << 20);
+      micro = args_.integer(given->lookup_name(), 1, 1 << 20);
     if (!micro) micro = deepspeed_.integer("train_micro_batch_size_per_gpu", 1, 1 << 20);
     std::optional<int64_t> rounds = args_.integer("gradient_accumulation_steps", 1, 1 << 20);
     if (!rounds) rounds = deepspeed_.integer("gradient_accumulation_steps", 1, 1 << 20);
@@ -382,7 +383,8 @@ class HubReader {
     BatchConfig& b = config().batch;
     const ForeignSetting* length = args_.find_first({"max_length", "max_seq_length", "max_seq_len", "model_max_length",
                                                      "block_size", "cutoff_len", "sequence_len"});
-    const std::optional<int64_t> given = length == nullptr ? std::nullopt : args_.integer(length->name, 1, 1 << 30);
+    const std::optional<int64_t> given =
+        length == nullptr ? std::nullopt : args_.integer(length->lookup_name(), 1, 1 << 30);
     if (sheet_.options().sequence > 0)
       b.sequence = sheet_.options().sequence;
     else if (given)

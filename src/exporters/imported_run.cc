@@ -103,7 +103,7 @@ void ImportSheet::close(const ForeignSettings& settings) {
   for (const Error& error : settings.errors()) run.errors.push_back(error);
   for (const ForeignSetting* setting : settings.unread()) {
     ImportNote note{setting->name, foreign_value_text(setting->value), "", setting->where};
-    if (const std::optional<std::string> why = irrelevant_setting(run.source, setting->name)) {
+    if (const std::optional<std::string> why = irrelevant_setting(run.source, setting->lookup_name())) {
       note.why = *why;
       run.ignored.push_back(std::move(note));
     } else {

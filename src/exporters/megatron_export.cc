@@ -45,7 +45,8 @@ class MegatronScript {
   void add_parallel() {
     const ParallelConfig& p = config_.parallel;
     parallel_.add("tensor-model-parallel-size", int64_t{p.tp});
-    if (p.sp) parallel_.flag("sequence-parallel");
+    if (p.sp && p.tp > 1) parallel_.flag("sequence-parallel");
+    if (p.sp && p.tp == 1) sheet_.cannot("parallel.sp", "there are no ranks of tp to spread over", "false");
     parallel_.add("pipeline-model-parallel-size", int64_t{p.pp});
     parallel_.add("context-parallel-size", int64_t{p.cp});
     if (p.cp > 1)
@@ -114,13 +115,13 @@ class MegatronScript {
   void add_precision() {
     const PrecisionConfig& p = config_.precision;
     sheet_.says({"precision.compute", "precision.params", "precision.grads", "precision.reduce", "precision.master",
-                 "precision.optimizer_state", "precision.fp8", "precision.fp8_history", "precision.loss_scale",
-                 "precision.loss_scale_growth_every"});
+                 "precision.optimizer_state"});
     const bool half = p.compute != ComputeKind::kFp32;
     if (p.compute == ComputeKind::kFp16) {
       precision_.flag("fp16");
       precision_.add("initial-loss-scale", p.loss_scale);
       precision_.add("loss-scale-window", p.loss_scale_growth_every);
+      sheet_.says({"precision.loss_scale", "precision.loss_scale_growth_every"});
     } else if (half) {
       precision_.flag("bf16");
     }
@@ -151,15 +152,18 @@ class MegatronScript {
     precision_.add("fp8-recipe", p.fp8 == Fp8Scaling::kDelayed   ? "delayed"
                                  : p.fp8 == Fp8Scaling::kCurrent ? "tensorwise"
                                                                  : "blockwise");
+    sheet_.says({"precision.fp8"});
     if (p.fp8 != Fp8Scaling::kDelayed) return;
+    sheet_.says({"precision.fp8_history"});
     precision_.add("fp8-amax-history-len", p.fp8_history);
     precision_.add("fp8-amax-compute-algo", "max");
   }
 
   void add_recompute() {
     const RecomputeConfig& r = config_.recompute;
-    sheet_.says({"recompute.kind", "recompute.every", "recompute.tensors"});
+    sheet_.says({"recompute.kind", "recompute.tensors"});
     if (r.kind == RecomputeKind::kFull) {
+      sheet_.says({"recompute.every"});
       training_.add("recompute-granularity", "full");
       training_.add("recompute-method", "uniform");
       training_.add("recompute-num-layers", r.every);
@@ -211,7 +215,9 @@ class MegatronScript {
 
   void add_lr() {
     const LrConfig& lr = config_.lr;
-    sheet_.says({"lr.schedule", "lr.warmup_steps", "lr.min_ratio", "lr.decay_steps", "lr.decay"});
+    sheet_.says({"lr.schedule", "lr.warmup_steps"});
+    if (lr.schedule != LrScheduleKind::kConstant) sheet_.says({"lr.min_ratio"});
+    if (lr.schedule == LrScheduleKind::kWsd) sheet_.says({"lr.decay_steps", "lr.decay"});
     training_.add("lr", config_.optimizer.lr);
     training_.add("min-lr", lr.schedule == LrScheduleKind::kConstant ? config_.optimizer.lr
                                                                      : rounded(config_.optimizer.lr * lr.min_ratio));

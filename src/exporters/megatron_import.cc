@@ -383,7 +383,7 @@ class MegatronReader {
       sheet_.assume("optimizer.kind", "adamw", kind + " is not known: states and update of Adam");
     const double beta1 = args_.number("adam-beta1", 0, 1).value_or(0.9),
                  beta2 = args_.number("adam-beta2", 0, 1).value_or(0.999);
-    const double eps = args_.number("adam-eps", 0, 1).value_or(1e-8);
+    const double eps = args_.number("adam-eps", 0, 1e6).value_or(1e-8);
     const double momentum = args_.number("sgd-momentum", 0, 1).value_or(0.9);
     if (o.kind == OptimizerKind::kAdamW)
       o.betas = {beta1, beta2}, o.eps = eps;

@@ -190,8 +190,8 @@ Status ShellWords::dollar(std::string_view text, size_t& at, Word& word, Quotes 
 
 Status ShellWords::double_quoted(std::string_view text, size_t& at, Word& word, int depth, size_t base) {
   const size_t begin = at++;
-  // "${LIST[@]}" of an empty list is no field at all.
-  if (text.substr(at, 2) != "${") word.open = true;
+  // "${LIST[@]}" and "$@" of an empty list are no field at all.
+  if (text.substr(at, 2) != "${" && text.substr(at, 2) != "$@") word.open = true;
   while (at < text.size() && text[at] != '"') {
     if (text[at] == '$') {
       FIVEFOLD_TRY(dollar(text, at, word, Quotes::kDouble, depth + 1, base));

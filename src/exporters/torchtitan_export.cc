@@ -244,6 +244,7 @@ class TorchtitanModule {
     field("fsdp_reshard_after_forward", p.zero == 3 ? "\"always\"" : "\"never\"");
     field("tensor_parallel_degree", std::to_string(p.tp));
     if (p.tp > 1) field("enable_sequence_parallel", python_bool(p.sp));
+    if (p.sp && p.tp == 1) sheet_.cannot("parallel.sp", "there are no ranks of tp to spread over", "false");
     field("context_parallel_degree", std::to_string(p.cp));
     if (p.cp > 1 && p.cp_kind != CpKind::kAllGather)
       sheet_.cannot("parallel.cp_kind", "keys and values are gathered", "all_gather");
@@ -287,7 +288,7 @@ class TorchtitanModule {
 
   std::string checkpointing() {
     const RecomputeConfig& r = config_.recompute;
-    sheet_.says({"recompute.kind", "recompute.every", "recompute.tensors"});
+    sheet_.says({"recompute.kind", "recompute.tensors"});
     if (r.kind == RecomputeKind::kFull && r.every > 1)
       sheet_.cannot("recompute.every", "each layer is a segment of its own", "1");
     if (!r.tensors.empty())

@@ -41,11 +41,21 @@ class TitanReader {
     read_optimizer();
     read_lr();
     read_rest();
+    read_containers();
     sheet_.close(s_);
   }
 
  private:
   RunConfig& config() { return sheet_.config(); }
+
+  // A call whose arguments are settings of their own.
+  void read_containers() {
+    std::vector<std::string> names;
+    for (const ForeignSetting& setting : s_.all())
+      if (const size_t dot = setting.name.rfind('.'); dot != std::string::npos)
+        names.push_back(setting.name.substr(0, dot));
+    for (const std::string& name : names) s_.find(name);
+  }
 
   // The first of the names that one setting has had.
   std::optional<int64_t> integer(std::initializer_list<std::string_view> names, int64_t min, int64_t max) {
@@ -325,7 +335,7 @@ class TitanReader {
     OptimizerConfig& o = config().optimizer;
     o.decay = DecayScope::kAll;
     o.lr = s_.number("optimizer.lr", 0, 1e6).value_or(8e-4);
-    o.eps = s_.number("optimizer.eps", 0, 1).value_or(1e-8);
+    o.eps = s_.number("optimizer.eps", 0, 1e6).value_or(1e-8);
     o.weight_decay = s_.number("optimizer.weight_decay", 0, 1e6).value_or(0.1);
     o.betas = {s_.number("optimizer.beta1", 0, 0.9999999).value_or(0.9),
                s_.number("optimizer.beta2", 0, 0.9999999).value_or(0.95)};
@@ -490,7 +500,8 @@ bool read_script(ImportSheet& sheet, std::string_view text, const std::string& w
     return false;
   }
   if (!read_file(sheet, *file, name, function, files)) return false;
-  files.settings.add_all(flags);
+  for (const std::string_view name : {"module", "config", "job.config_file"}) flags.find(name);
+  files.settings.add_unread(flags);
   return true;
 }
 
