@@ -153,7 +153,8 @@ class HubReader {
     MethodConfig& m = config().method;
     const bool four =
         args_.flag("load_in_4bit") || args_.flag("use_4bit_quantization") || args_.flag("use_4bit_qunatization");
-    const bool peft = args_.flag("use_peft") || args_.flag("use_peft_lora") || args_.flag("use_lora") ||
+    const std::optional<int64_t> dimension = args_.integer("lora_dim", 0, 1 << 20);
+    const bool peft = args_.flag("use_peft") || dimension.value_or(0) > 0 || args_.flag("use_peft_lora") || args_.flag("use_lora") ||
                       args_.flag("lora") || four || args_.text("finetuning_type").value_or("full") == "lora";
     args_.text("bnb_4bit_quant_type");
     const bool nested = args_.flag("use_bnb_nested_quant") || args_.flag("use_nested_quant");
@@ -171,8 +172,12 @@ class HubReader {
     if (!peft) return;
     m.kind = four ? MethodKind::kQlora : MethodKind::kLora;
     if (four) m.double_quantization = nested;
-    m.rank = r, m.alpha = alpha, m.dropout = dropout, m.rank_stabilized = rslora, m.dora = dora;
-    if (!targets.empty()) {
+    m.rank = dimension.value_or(0) > 0 ? *dimension : r, m.alpha = alpha, m.dropout = dropout, m.rank_stabilized = rslora, m.dora = dora;
+    const std::optional<std::string> part = args_.text("lora_module_name");
+    if (part) {
+      m.targets = {"all-linear"};
+      sheet_.assume("method.targets", "all-linear", "linears whose name has `" + *part + "`");
+    } else if (!targets.empty()) {
       m.targets = targets == std::vector<std::string>{"all"} ? std::vector<std::string>{"all-linear"} : targets;
     } else {
       m.targets = {"q_proj", "v_proj"};
@@ -188,7 +193,9 @@ class HubReader {
                                  .value_or(accelerate_.flag("use_fsdp")        ? "FSDP"
                                            : accelerate_.flag("use_deepspeed") ? "DEEPSPEED"
                                                                                : "");
-    const bool deepspeed = !deepspeed_.empty() || type == "DEEPSPEED";
+    // A level among the program's arguments: its own DeepSpeed configuration, as DeepSpeed's examples make it.
+    own_deepspeed_ = args_.has("zero_stage") && args_.has("deepspeed");
+    const bool deepspeed = !deepspeed_.empty() || type == "DEEPSPEED" || own_deepspeed_;
     config().framework.name = deepspeed && !trainer ? Framework::kDeepspeed : Framework::kHf;
     if (deepspeed)
       read_deepspeed(trainer);
@@ -206,6 +213,7 @@ class HubReader {
     std::optional<int64_t> stage = deepspeed_.integer("zero_optimization.stage", 0, 3);
     if (!stage) stage = accelerate_.integer("deepspeed_config.zero_stage", 0, 3);
     if (!stage) stage = accelerate_.integer("zero_stage", 0, 3);
+    if (!stage) stage = args_.integer("zero_stage", 0, 3);
     p.zero = static_cast<int>(stage.value_or(deepspeed_.empty() ? 2 : 0));
     p.shard_size = static_cast<int>(deepspeed_.integer("zero_optimization.mics_shard_size", 0, 1 << 20).value_or(0));
     if (trainer) sheet_.add_switch("deepspeed", "on");
@@ -289,6 +297,10 @@ class HubReader {
     std::string mixed = accelerate_.text("mixed_precision").value_or("");
     if (args_.flag("bf16") || deepspeed_.flag("bf16.enabled")) mixed = "bf16";
     if (args_.flag("fp16") || deepspeed_.flag("fp16.enabled")) mixed = "fp16";
+    if (const std::string name = args_.text("dtype").value_or(""); own_deepspeed_ && mixed.empty()) {
+      mixed = name == "bf16" ? "bf16" : "fp16";
+      if (name.empty()) sheet_.assume("precision.compute", "fp16", "the usual one of DeepSpeed's examples");
+    }
     // TRL's scripts take bf16 where nothing is said.
     if (mixed.empty() && files_.is_trl() && !args_.has("bf16")) mixed = "bf16";
     const bool adapter = config().method.kind != MethodKind::kFull;
@@ -305,7 +317,8 @@ class HubReader {
     const DType stored = dtype == "bfloat16"  ? DType::kBFloat16
                          : dtype == "float16" ? DType::kFloat16
                                               : DType::kFloat32;
-    const bool deepspeed = !deepspeed_.empty() || config().framework.name == Framework::kDeepspeed;
+    const bool deepspeed =
+        !deepspeed_.empty() || own_deepspeed_ || config().framework.name == Framework::kDeepspeed;
     const bool fsdp = !deepspeed && config().parallel.zero > 0;
     if (adapter) {
       p.params = stored;
@@ -441,7 +454,7 @@ class HubReader {
     if (arguments.is_string()) arguments = nlohmann::json::parse(arguments.get<std::string>(), nullptr, false);
     config().run.steps = args_.integer("max_steps", -1).value_or(0);
     if (config().run.steps < 0) config().run.steps = 0;
-    const double warmup = args_.number("warmup_steps", 0, 1e12).value_or(0);
+    const double warmup = args_.number(args_.has("num_warmup_steps") ? "num_warmup_steps" : "warmup_steps", 0, 1e12).value_or(0);
     const double share = args_.number("warmup_ratio", 0, 1).value_or(0);
     const auto steps = static_cast<double>(config().run.steps);
     config().lr.warmup_steps = static_cast<int64_t>(warmup >= 1 ? warmup : std::max(warmup, share) * steps);
@@ -467,6 +480,7 @@ class HubReader {
   ForeignSettings& accelerate_;
   ForeignSettings& deepspeed_;
   HubFiles& files_;
+  bool own_deepspeed_ = false;
 };
 
 }  // namespace
@@ -560,7 +574,10 @@ void import_accelerate(ImportSheet& sheet, std::string_view text, const std::str
   Result<ForeignSettings> settings = read_yaml_settings(text, where);
   if (!settings.ok()) return sheet.run.errors.push_back(settings.error());
   files.accelerate = *std::move(settings);
-  read_hub_run(sheet, std::move(files));
+  const std::string own = "deepspeed_config.deepspeed_config_file";
+  if (const std::optional<std::string> name = files.accelerate.has(own) ? files.accelerate.text(own) : std::nullopt)
+    files.add_companion(sheet, ShellScript{}, files.deepspeed, *name, files.accelerate.where(own));
+  if (sheet.run.errors.empty()) read_hub_run(sheet, std::move(files));
 }
 
 void import_deepspeed(ImportSheet& sheet, std::string_view text, const std::string& where) {

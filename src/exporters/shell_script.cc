@@ -97,8 +97,12 @@ class ScriptReader {
       return Ok{};
     }
     FIVEFOLD_TRY(end_command());
-    if (twice && c == '&' && test) gate_ = gate_ && last_test_;
-    if (twice && c == '|') gate_ = gate_ && test && !last_test_;
+    if (decides_ && twice) {
+      gate_ = c == '&' ? last_test_ : !last_test_;  // whether the next part of the condition is asked at all
+    } else {
+      if (twice && c == '&' && test) gate_ = gate_ && last_test_;
+      if (twice && c == '|') gate_ = gate_ && test && !last_test_;
+    }
     if (c == ';') gate_ = true;
     if (c == ';' && twice && !blocks_.empty() && blocks_.back().kind == Block::Kind::kCase) {
       blocks_.back().condition = false;
@@ -296,6 +300,7 @@ class ScriptReader {
     command_ = {};
     if (command.words.empty()) return Ok{};
     command.places.resize(command.words.size());
+    if (decides_ && !gate_) return Ok{};
     if (command.words[0] == "[" || command.words[0] == "[[" || decides_) {
       last_test_ = test(command.words) != negated_;
       negated_ = false;

@@ -159,7 +159,7 @@ Status ShellWords::dollar(std::string_view text, size_t& at, Word& word, Quotes 
   if (depth > kMaxDepth) return error(base + at, "expansions are nested too deeply");
   const size_t begin = at++;
   if (text.substr(at).starts_with("((")) {
-    const size_t end = closing(text, at + 1, '(', ')');
+    const size_t end = closing(text, at + 2, '(', ')');
     if (end != std::string_view::npos && text.substr(end + 1).starts_with(")")) {
       FIVEFOLD_ASSIGN(const std::string expression, text_of(text.substr(at + 2, end - at - 2), depth + 1, base + at));
       const std::string value = shell_arithmetic(expression, variables_);
