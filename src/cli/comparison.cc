@@ -10,7 +10,9 @@
 
 #include "base/table.h"
 #include "base/text.h"
+#include "cli/comparison_axes.h"
 #include "cli/explained_run.h"
+#include "cli/framework_comparison.h"
 #include "cli/plan_json.h"
 #include "spec/rank_grid.h"
 
@@ -19,42 +21,16 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-struct Axis {
-  std::string key;
-  std::vector<std::string> values;
-};
-
 struct Column {
   std::vector<std::string> values;  // of each axis
   std::optional<ExplainedRun> run;  // nothing: `errors` says why
   std::vector<Error> errors;
 };
 
-Result<std::vector<Axis>> parse_axes(const std::vector<std::string>& texts) {
-  std::vector<Axis> axes;
-  size_t combinations = 1;
-  for (const std::string& text : texts) {
-    const size_t equals = text.find('=');
-    if (equals == std::string::npos)
-      return Error{"--compare", "\"" + text + "\" is not KEY=VALUE,VALUE,...", "for example parallel.zero=0,1,2,3"};
-    axes.push_back({text.substr(0, equals), split(text.substr(equals + 1), ',')});
-    combinations *= axes.back().values.size();
-  }
-  if (combinations > kMostCompared)
-    return Error{"--compare", fmt::format("{} configurations are more than fit side by side", combinations),
-                 fmt::format("compare at most {}", kMostCompared)};
-  return axes;
-}
-
-Column make_column(const CommonOptions& options, const std::vector<Axis>& axes, size_t index) {
-  Column column{.values = std::vector<std::string>(axes.size()), .run = ExplainedRun{}, .errors = {}};
+Column make_column(const CommonOptions& options, const std::vector<ComparedAxis>& axes, size_t index) {
+  Column column{.values = combination(axes, index), .run = ExplainedRun{}, .errors = {}};
   CommonOptions common = options;
-  for (size_t i = axes.size(); i-- > 0;) {
-    const size_t n = axes[i].values.size();
-    column.values[i] = axes[i].values[index % n];
-    index /= n;
-    common.flags.push_back(axes[i].key + "=" + column.values[i]);
-  }
+  for (size_t i = axes.size(); i-- > 0;) common.flags.push_back(axes[i].key + "=" + column.values[i]);
   if (!explain_run(common, *column.run, column.errors)) column.run.reset();
   return column;
 }
@@ -88,7 +64,7 @@ std::string percent(double share) { return fmt::format("{:.1f} %", 100 * share);
 
 class ComparisonTable {
  public:
-  ComparisonTable(const std::vector<Axis>& axes, const std::vector<Column>& columns)
+  ComparisonTable(const std::vector<ComparedAxis>& axes, const std::vector<Column>& columns)
       : axes_(axes), columns_(columns), table_(header(0)) {
     for (size_t i = 1; i < axes.size(); ++i) table_.add_row(header(i));
     if (axes.size() > 1) table_.add_rule();
@@ -145,18 +121,18 @@ class ComparisonTable {
     row_of("HFU", [](const Explanation& e) { return percent(e.hfu()); });
   }
 
-  const std::vector<Axis>& axes_;
+  const std::vector<ComparedAxis>& axes_;
   const std::vector<Column>& columns_;
   Table table_;
 };
 
-std::string name(const std::vector<Axis>& axes, const Column& column) {
+std::string name(const std::vector<ComparedAxis>& axes, const Column& column) {
   std::vector<std::string> settings;
   for (size_t i = 0; i < axes.size(); ++i) settings.push_back(axes[i].key + " = " + column.values[i]);
   return join(settings, ", ");
 }
 
-std::string comparison_text(const std::vector<Axis>& axes, const std::vector<Column>& columns) {
+std::string comparison_text(const std::vector<ComparedAxis>& axes, const std::vector<Column>& columns) {
   std::string text =
       painted(Paint::kHeading, "At the peak, and a step") + "\n" + ComparisonTable(axes, columns).to_string();
   std::set<std::string> said;  // a reason that several columns share is given for the first
@@ -169,7 +145,7 @@ std::string comparison_text(const std::vector<Axis>& axes, const std::vector<Col
   return text;
 }
 
-Json column_json(const std::vector<Axis>& axes, const Column& column) {
+Json column_json(const std::vector<ComparedAxis>& axes, const Column& column) {
   Json json = Json::object();
   if (column.run) {
     const ExplainedRun& e = *column.run;
@@ -189,15 +165,14 @@ Json column_json(const std::vector<Axis>& axes, const Column& column) {
 }  // namespace
 
 ExitCode compare_runs(const CommonOptions& options, const std::vector<std::string>& texts) {
-  const Result<std::vector<Axis>> axes = parse_axes(texts);
+  const Result<std::vector<ComparedAxis>> axes = parse_axes(texts);
   if (!axes.ok()) {
     print_errors({axes.error()});
     return ExitCode::kBadInput;
   }
-  size_t combinations = 1;
-  for (const Axis& axis : *axes) combinations *= axis.values.size();
+  if (is_of_frameworks(options, *axes)) return compare_framework_runs(options, *axes);
   std::vector<Column> columns;
-  for (size_t i = 0; i < combinations; ++i) columns.push_back(make_column(options, *axes, i));
+  for (size_t i = 0; i < num_combinations(*axes); ++i) columns.push_back(make_column(options, *axes, i));
   const bool any = std::any_of(columns.begin(), columns.end(), [](const Column& c) { return c.run.has_value(); });
   if (!any) {
     std::vector<Error> errors;
@@ -215,7 +190,7 @@ ExitCode compare_runs(const CommonOptions& options, const std::vector<std::strin
   }
   Json json{{"keys", Json::array()}, {"configurations", Json::array()}};
   if (axes->size() == 1) json["key"] = (*axes)[0].key;
-  for (const Axis& axis : *axes) json["keys"].push_back(axis.key);
+  for (const ComparedAxis& axis : *axes) json["keys"].push_back(axis.key);
   for (const Column& column : columns) json["configurations"].push_back(column_json(*axes, column));
   print_json(json);
   return ExitCode::kDone;

@@ -10,11 +10,10 @@
 #include "cli/comparison.h"
 #include "cli/explain_text.h"
 #include "cli/explained_run.h"
-#include "cli/framework_plan.h"
+#include "cli/framework_comparison.h"
 #include "cli/framework_text.h"
 #include "cli/machine.h"
 #include "cli/plan_json.h"
-#include "planner/profiles/framework_config.h"
 #include "planner/reduction_choice.h"
 #include "planner/scope.h"
 #include "report/trace.h"
@@ -78,25 +77,13 @@ void print_explanation(const ExplainOptions& options, const ExplainedRun& run, c
 
 // A run in another framework.
 ExitCode explain_framework(const ExplainOptions& options, const RunConfig& config) {
-  const Result<ModelSpec> model = load_model(config.model);
-  if (!model.ok()) return refuse({model.error()});
-  RunConfig alone = config;
-  alone.parallel = {};
-  const Result<HardwareSpec> named = load_run_hardware(alone);
-  if (!named.ok()) return refuse({named.error()});
-  const ParallelConfig& parallel = config.parallel;
-  std::vector<std::string> assumed;
-  const Result<HardwareSpec> hardware =
-      with_network(*named, parallel.dp * parallel.tp * parallel.cp * parallel.pp, assumed);
-  if (!hardware.ok()) return refuse({hardware.error()});
-  const Result<FrameworkRun> run = framework_run(*model, config, *hardware);
+  const Result<ExplainedFrameworkRun> run = explain_framework_run(config);
   if (!run.ok()) return refuse({run.error()});
-  const FrameworkPlan plan = framework_plan(*run, *hardware);
-  for (const std::string& line : assumed) print_note({"hardware.name", line, ""});
+  for (const std::string& line : run->assumed) print_note({"hardware.name", line, ""});
   if (options.common.json)
-    print_json(framework_explanation_json(plan, *hardware));
+    print_json(framework_explanation_json(run->plan, run->hardware));
   else
-    print(framework_explanation_text(plan, *hardware, options.formulas));
+    print(framework_explanation_text(run->plan, run->hardware, options.formulas));
   return ExitCode::kDone;
 }
 
