@@ -104,7 +104,7 @@ TEST(Network, TakesMeasuredTimesWhereThereAreSome) {
 // 0.8 of 450 GB/s in the node, the latency of a tree; across nodes a ring over 8 ports of 50 GB/s, 38 us a step, and a
 // tree over one port.
 TEST(Network, NamedClustersUseBothLevels) {
-  HardwareSpec h = named_hardware("dgx-h100");
+  HardwareSpec h = named_hardware("aws-p5");
   h.node_link.latency_s.value = h.network.latency_s.value = 1e-6;
   const NetworkSpec network = network_of(h);
   const auto cost = [&](CollectiveKind kind, GroupShape shape, double bytes) {
@@ -118,7 +118,7 @@ TEST(Network, NamedClustersUseBothLevels) {
 // Published all-gathers of 256 MiB on nodes of 8 H100 (GB/s of the tensor x (n-1)/n): 184.6, 119.0, 69.0, 55.0, 28.0
 // and 11.0 on 2 to 64 nodes. Within 40 % each.
 TEST(Network, FollowsPublishedAllGathers) {
-  const NetworkSpec network = network_of(named_hardware("dgx-h100"));
+  const NetworkSpec network = network_of(named_hardware("aws-p5"));
   for (const auto& [nodes, gigabytes_per_s] :
        {std::pair{2, 184.6}, {4, 119.0}, {8, 69.0}, {16, 55.0}, {32, 28.0}, {64, 11.0}}) {
     const int ranks = 8 * nodes;
@@ -135,11 +135,11 @@ TEST(Network, OneNodeHoldsNoMoreRanksThanDevices) {
   EXPECT_EQ(check_num_ranks(node, 9).error().message(),
             "comm.simulate: h100-sxm-80gb is one node of 8 devices without a network, the run has 9 ranks (use "
             "8 ranks or fewer, or a cluster, for example simulate = dgx-h100)");
-  EXPECT_TRUE(check_num_ranks(network_of(named_hardware("dgx-h100")), 512).ok());
+  EXPECT_TRUE(check_num_ranks(network_of(named_hardware("aws-p5")), 512).ok());
 }
 
 TEST(Network, PortsOfANodeAreThoseOfTheFile) {
-  EXPECT_EQ(network_of(named_hardware("dgx-h100")).ports, 8);
+  EXPECT_EQ(network_of(named_hardware("aws-p5")).ports, 8);
   EXPECT_EQ(network_of(named_hardware("ethernet-100g-4xl40s")).ports, 1);
   EXPECT_EQ(network_of(named_hardware("aws-p4d")).ports, 4);
 }

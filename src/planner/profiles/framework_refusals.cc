@@ -98,7 +98,8 @@ class Refusals {
   }
 
   void check_zero() {
-    const int most = is(Framework::kMegatron) || is(Framework::kNanotron) ? 1 : 3;
+    const bool optimizer_alone = (is(Framework::kMegatron) && !run_.megatron.fsdp) || is(Framework::kNanotron);
+    const int most = optimizer_alone ? 1 : 3;
     const int least = is(Framework::kFsdp2) ? 2 : 0;
     if (run_.zero > most)
       refuse("parallel.zero", fmt::format("{} shards the optimizer's states only", name()), "use zero = 1");

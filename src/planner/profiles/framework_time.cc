@@ -36,7 +36,9 @@ HardwareSpec paced(HardwareSpec hardware, const FrameworkRun& run, const Framewo
   scale(device.attention_share, pace.attention_factor);
   if (!run.fp8 || !device.peak_flops_per_s.fp8.known() || !device.gemm_share.known()) return hardware;
   // Products alone are in fp8; attention stays as it is.
-  const double share = pace.fp8_share * (run.sharding.rowwise_scaling ? pace.rowwise_share : 1);
+  const bool four_bits = run.framework == Framework::kMegatron && run.megatron.recipe == ScalingRecipe::kNvfp4;
+  const double share =
+      pace.fp8_share * (run.sharding.rowwise_scaling ? pace.rowwise_share : 1) * (four_bits ? 2 * pace.fp4_share : 1);
   const double ratio = share * device.peak_flops_per_s.fp8.value / device.peak_flops_per_s.bf16.value;
   device.peak_flops_per_s.bf16.value *= ratio;
   device.attention_share.value /= ratio;

@@ -61,8 +61,11 @@ std::string published_gpu(const PublishedRun& row) {
 }
 
 std::string published_cluster(const PublishedRun& row) {
-  const bool efa = row.text("interconnect").find("EFA") != std::string::npos;
-  return efa && published_gpu(row) == "h100-sxm-80gb" ? "aws-p5" : "";
+  const std::string gpu = published_gpu(row);
+  if (gpu == "h100-sxm-80gb") return row.text("interconnect").find("EFA") != std::string::npos ? "aws-p5" : "dgx-h100";
+  if (gpu == "b200-sxm-180gb") return "dgx-b200";
+  if (gpu == "a100-sxm-40gb") return "dgx-a100-40gb";
+  return "";
 }
 
 // From their config.json on the Hub; of GPT the 50,257 of GPT-2 padded as Megatron-LM does; the functional tests' BERT

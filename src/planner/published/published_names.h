@@ -7,7 +7,7 @@ namespace fivefold {
 
 // "A100-80GB-SXM" and its like to the name of a file of configs/gpus; empty: of none.
 std::string published_gpu(const PublishedRun& row);
-// Of configs/clusters, where the row states the network; else empty.
+// Of configs/clusters, where a GPU is in several: by the network that the row states, or NVIDIA's own.
 std::string published_cluster(const PublishedRun& row);
 // Vocabularies of models that rows name without one; 0: not known.
 int64_t known_vocabulary(const std::string& model);

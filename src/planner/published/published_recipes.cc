@@ -106,13 +106,13 @@ void read_recipe(const PublishedRun& row, FrameworkRun& run) {
   if (row.text("notes").find("examples/llama") != std::string::npos) read_llama_example(run);
   if (!is_vendor_recipe(row)) return;
   run.tuned_kernels.set(true);
-  run.zero = std::max(run.zero, 1);
-  run.sp = run.tp > 1;
+  if (run.zero == 3) run.megatron.fsdp.set(true);
   const std::string precision = row.text("precision"), notes = row.text("notes");
-  // MLPerf names the type in its configuration's file; the release 25.09 of the Bridge leaves the column empty, and its
+  // MLPerf names 4 bits in its configuration's file; the release 25.09 of the Bridge leaves the column empty, and its
   // figures are those of the fp8 recipes of the releases after it.
   if (precision.empty() && row.source() != "nvidia_bridge_memory_studies")
     run.fp8 = row.text("model").find("DeepSeek") == std::string::npos;
+  if (notes.find("_fp4") != std::string::npos) run.megatron.recipe.set(ScalingRecipe::kNvfp4);
   read_recipe_memory(row, run);
   if (row.text("method") == "lora") {
     run.trains_adapter = true;
