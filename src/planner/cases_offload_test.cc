@@ -1,6 +1,7 @@
 // Reports of users of other tools, as tests: what lies on the host, and what a run needs while it starts. The number in
 // a test's comment is the report's in docs/planner_cases.md.
 #include "planner/cases_testing.h"
+#include "planner/profiles/run_notes.h"
 
 namespace fivefold::test {
 namespace {
@@ -55,6 +56,10 @@ TEST(Cases, StartUpCanNeedMoreThanTraining) {
   run.init.set(ModelInit::kOnDevice);
   EXPECT_NEAR(static_cast<double>(line(profile_memory(run).start, "whole model")) / 1e9, 27, 0.1);
   EXPECT_GT(start_bytes(profile_memory(run)), run.capacity_bytes);
+  const std::vector<Error> notes = run_notes(run, profile_memory(run), named_hardware("rtx-3090"));
+  ASSERT_FALSE(notes.empty());
+  EXPECT_EQ(notes[0].where, "init");
+  EXPECT_NE(notes[0].hint.find("meta device"), std::string::npos);
   for (const ModelInit init : {ModelInit::kSharded, ModelInit::kFirstRank, ModelInit::kEveryRank}) {
     run.init.set(init);
     EXPECT_LT(start_bytes(profile_memory(run)), run.capacity_bytes);
@@ -76,6 +81,10 @@ TEST(Cases, EveryRankLoadsTheWholeModel) {
   run.init.set(ModelInit::kEveryRank);
   const auto node_tb = [&] { return static_cast<double>(host_bytes_of_node(profile_memory(run), 8)) / 1e12; };
   EXPECT_NEAR(node_tb(), 2.24, 0.03);
+  const std::vector<Error> notes = run_notes(run, profile_memory(run), named_hardware("dgx-a100-80gb"));
+  ASSERT_FALSE(notes.empty());
+  EXPECT_EQ(notes[0].where, "host memory");
+  EXPECT_NE(notes[0].hint.find("one rank of a node"), std::string::npos);
   run.weight_dtype.set(DType::kBFloat16);
   EXPECT_GT(node_tb(), 1);
   run.weight_dtype.set(DType::kFloat32);

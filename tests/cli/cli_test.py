@@ -25,6 +25,24 @@ class Cli(unittest.TestCase):
         for command in ("plan", "explain"):
             self.assertIn("--set KEY=VALUE", fivefold(command, "--help").stdout)
 
+    def test_host_and_start_up_of_other_frameworks(self):
+        offloaded = ["explain", "--set", "model.name=llama-2-7b", "--set", "hardware.name=dgx-a100-40gb", "--set",
+                     "framework.name=deepspeed", "--set", "parallel.dp=4", "--set", "parallel.zero=3", "--set",
+                     'framework.switches=["optimizer_on_host=on", "weights_on_host=on"]']
+        run = fivefold(*offloaded)
+        self.assertEqual(run.returncode, 0, run.stderr)
+        self.assertIn("init=sharded, assumed", run.stdout)
+        # 18 B x 6,738,415,616 and 4 x 2 GiB of processes.
+        self.assertIn("training: 120.96 GiB of a node's host, 4 ranks", run.stdout)
+        host = json.loads(fivefold(*offloaded, "--json").stdout)["host"]
+        self.assertEqual(host["node"], 18 * 6738415616 + 4 * 2 * 2**30)
+
+    def test_plan_says_when_gradients_should_be_reduced_once(self):
+        run = fivefold("explain", "--set", "model.name=smollm2-1.7b", "--set", "hardware.name=v100-8-100g", "--set",
+                       "parallel.dp=16", "--set", "parallel.zero=3", "--set", "batch.global=128", "--set",
+                       "precision.compute=fp16")
+        self.assertIn("use reduce = step", run.stderr)
+
     def test_bad_input_is_exit_code_2_with_every_problem(self):
         cases = [
             (["plam"], "did you mean plan?"),
