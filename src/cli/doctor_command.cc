@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "cli/common_options.h"
 #include "cli/doctor_own_run.h"
+#include "cli/foreign_config.h"
 #include "cli/foreign_run.h"
 #include "reconcile/doctor.h"
 
@@ -57,13 +58,16 @@ std::optional<DoctorCase> load_case(const DoctorOptions& options, std::vector<Er
   if (!read_sizes(options, the_case, errors)) return std::nullopt;
   the_case.vocabulary = options.vocabulary;
   if (options.tokens_per_s > 0) the_case.tokens_per_s = options.tokens_per_s;
-  if (!options.common.config.empty() || !options.common.set.empty()) {
-    the_case.prediction = load_framework_prediction(options.common, options.hardware, errors);
-    if (!the_case.prediction) return std::nullopt;
-  }
   if (!options.logs.files.empty()) {
     the_case.log = read_logs(options.logs, errors);
     if (!the_case.log) return std::nullopt;
+  }
+  // A log's own arguments are a configuration only where the hardware is said, too.
+  const bool of_log = the_case.log && has_arguments(*the_case.log) && !options.hardware.empty();
+  if (!options.common.config.empty() || !options.common.set.empty() || of_log) {
+    const ForeignLog* log = the_case.log ? &*the_case.log : nullptr;
+    the_case.prediction = load_framework_prediction(options.common, options.logs, options.hardware, log, errors);
+    if (!the_case.prediction) return std::nullopt;
   }
   if (!the_case.prediction && !the_case.log && the_case.request == 0 && the_case.unallocated == 0)
     errors.push_back({"doctor", "there is nothing to look at",
@@ -88,6 +92,7 @@ ExitCode print_diagnosis(const DoctorOptions& options, const Diagnosis& diagnosi
 bool is_own_run(const DoctorOptions& options) {
   if (options.common.config.empty() && options.common.set.empty()) return false;
   if (std::filesystem::is_directory(options.common.config)) return true;
+  if (is_foreign_config(options.common.config)) return false;
   std::vector<Error> errors;
   return load_run_config(options.common, errors).framework.name == Framework::kFivefold && errors.empty();
 }
@@ -119,7 +124,7 @@ RunCommand add_doctor_command(CLI::App& app) {
   auto options = std::make_shared<DoctorOptions>();
   add_common_options(app, options->common);
   app.get_option("config")->description(
-      "configuration of the run; of fivefold's own engine also its folder (runs/NAME)");
+      "configuration of the run, its launch script, or the folder of a run of fivefold's own engine");
   add_log_options(app, options->logs);
   app.add_option("--symptom", options->symptom, "oom, slow or scaling; otherwise what the log looks like")
       ->check(CLI::IsMember({"oom", "slow", "scaling"}))

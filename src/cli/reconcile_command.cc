@@ -41,8 +41,9 @@ std::string timeline_text(const PlannedRun& run) {
 
 ExitCode reconcile_logs(const ReconcileOptions& options) {
   std::vector<Error> errors;
-  const auto prediction = load_framework_prediction(options.common, options.hardware, errors);
   const auto log = read_logs(options.logs, errors);
+  const auto prediction =
+      load_framework_prediction(options.common, options.logs, options.hardware, log ? &*log : nullptr, errors);
   if (!prediction || !log) {
     print_errors(errors);
     return ExitCode::kBadInput;

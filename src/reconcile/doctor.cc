@@ -66,9 +66,13 @@ Symptom likely_symptom(const DoctorCase& the_case) {
 }
 
 Diagnosis diagnose(const DoctorCase& the_case, Symptom symptom) {
-  if (symptom == Symptom::kOutOfMemory) return diagnose_memory(the_case);
-  FIVEFOLD_CHECK(the_case.prediction.has_value());
-  return symptom == Symptom::kSlow ? diagnose_pace(the_case) : diagnose_scaling(the_case);
+  FIVEFOLD_CHECK(symptom == Symptom::kOutOfMemory || the_case.prediction.has_value());
+  Diagnosis diagnosis = symptom == Symptom::kOutOfMemory ? diagnose_memory(the_case)
+                        : symptom == Symptom::kSlow      ? diagnose_pace(the_case)
+                                                         : diagnose_scaling(the_case);
+  if (the_case.prediction)
+    diagnosis.notes.insert(diagnosis.notes.end(), the_case.prediction->notes.begin(), the_case.prediction->notes.end());
+  return diagnosis;
 }
 
 std::string to_text(const Diagnosis& diagnosis) {

@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "planner/profiles/framework_time.h"
@@ -20,7 +21,8 @@ struct FrameworkPrediction {
   ProfileMemory memory;  // of the largest rank
   int64_t need = 0;      // of the card, to fit
   std::optional<FrameworkTime> time;
-  std::string no_time;  // why there is none
+  std::string no_time;             // why there is none
+  std::vector<std::string> notes;  // on the configuration: what was taken for granted
 
   int64_t world() const { return run.dp * run.tp * run.cp * run.pp; }
   bool fits() const { return need <= run.capacity_bytes; }

@@ -214,6 +214,7 @@ class LogRows {
     if (foreign_ranks_ > 0)
       result_.notes.push_back("the log has rank " + std::to_string(foreign_ranks_) + ", the configuration " +
                               std::to_string(prediction_.world()) + " ranks");
+    for (const std::string& note : prediction_.notes) result_.notes.push_back(note);
     for (const std::string& note : summary_.notes) result_.notes.push_back(note);
     for (const std::string& note : log_.notes) result_.notes.push_back(note);
     for (const OutOfMemory& failure : log_.out_of_memory)

@@ -31,6 +31,26 @@ OOM = ("CUDA out of memory. Tried to allocate 3.91 GiB. GPU 0 has a total capaci
        "free. Including non-PyTorch memory, this process has 78.00 GiB memory in use. Of the allocated memory 75.00 GiB "
        "is allocated by PyTorch, and 1.50 GiB is reserved by PyTorch but unallocated.\n")
 
+# As Megatron-LM's _print_args writes them, of some 400 the ones that matter, and some of every other kind.
+ARGUMENTS = {
+    "accumulate_allreduce_grads_in_fp32": "True", "add_bias_linear": "False", "attention_backend": "AttnBackend.auto",
+    "attention_dropout": "0.0", "bf16": "True", "cp_comm_type": "['p2p']", "cross_entropy_loss_fusion": "False",
+    "data_path": "['data/some text']", "ffn_hidden_size": "14336", "fp8": "None", "global_batch_size": "64",
+    "group_query_attention": "True", "hidden_dropout": "0.0", "hidden_size": "4096", "max_position_embeddings": "8192",
+    "micro_batch_size": "1", "normalization": "RMSNorm", "num_attention_heads": "32", "num_experts": "None",
+    "num_layers": "32", "num_query_groups": "8", "params_dtype": "torch.bfloat16",
+    "pipeline_model_parallel_size": "2", "position_embedding_type": "rope", "profile_ranks": "[0]",
+    "seq_length": "8192", "sequence_parallel": "True", "split": "969, 30, 1", "swiglu": "True",
+    "tensor_model_parallel_size": "4", "untie_embeddings_and_output_weights": "True",
+    "use_distributed_optimizer": "True", "vocab_size": "None", "wandb_project": "", "world_size": "16",
+}
+MEGATRON = ("------------------------ arguments ------------------------\n" +
+            "".join(f"  {name} {'.' * (48 - len(name))} {value}\n" for name, value in ARGUMENTS.items()) +
+            "-------------------- end of arguments ---------------------\n"
+            " > padded vocab (size: 128256) with 256 dummy tokens (new size: 128512)\n" +
+            "".join(f" iteration {step:8d}/    1000 | elapsed time per iteration (ms): 5000.0 | global batch size:    64 |\n"
+                    for step in (10, 20, 30)))
+
 
 def fivefold(*arguments):
     return subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True, timeout=60)
@@ -61,6 +81,26 @@ class Doctor(unittest.TestCase):
             self.assertEqual(list(row), ["quantity", "rank", "predicted", "measured", "difference", "bound", "pass", "cause"])
         memory = next(row for row in result["rows"] if row["quantity"] == "memory.peak.reserved")
         self.assertEqual(memory["measured"], 50 << 30)
+
+    def test_the_logs_own_arguments_are_a_configuration(self):
+        log = self.write("megatron.log", MEGATRON)
+        run = fivefold("reconcile", "--log", log, "--hardware", "dgx-h100", "--json")
+        self.assertIn(run.returncode, (0, 5), run.stderr)
+        result = json.loads(run.stdout)
+        pace = next(row for row in result["rows"] if row["quantity"] == "tokens_per_s.gpu")
+        self.assertEqual(pace["measured"], 64 * 8192 / 5 / 16)
+        self.assertFalse([note for note in result["notes"] if note.startswith("the log's run had")])
+        run = fivefold("reconcile", "--log", log, "--hardware", "dgx-h100", "--set", "batch.micro=2", "--json")
+        self.assertIn("the log's run had micro_batch_size = 1, the configuration 2", json.loads(run.stdout)["notes"])
+
+        flags = " ".join(f"--{name}" if value == "True" else f"--{name} {value}" for name, value in ARGUMENTS.items()
+                         if value not in ("None", "False", "") and name not in ("world_size", "split", "data_path",
+                                                                                 "cp_comm_type", "profile_ranks"))
+        script = self.write("run.sh", "torchrun --nproc_per_node 8 --nnodes 2 pretrain_gpt.py --vocab-size 128256 "
+                            "--disable-bias-linear " + flags.replace("AttnBackend.", "") + "\n")
+        same = json.loads(fivefold("reconcile", script, "--log", log, "--hardware", "dgx-h100", "--json").stdout)
+        of_script = next(row for row in same["rows"] if row["quantity"] == "tokens_per_s.gpu")
+        self.assertAlmostEqual(of_script["predicted"] / pace["predicted"], 1, delta=0.01)  # 128,256 words, and padded
 
     def test_several_logs_are_one_run(self):
         config = self.write("titan.toml", TITAN)
@@ -107,6 +147,9 @@ class Doctor(unittest.TestCase):
             (["doctor", config, "--log", diary], "is no log that is known"),
             (["doctor", config, "--log", "/nowhere.log"], "/nowhere.log"),
             (["doctor", config, "--symptom", "cold"], "--symptom"),
+            (["reconcile", "--log", self.write("megatron.log", MEGATRON)], "nothing says which GPUs the run had"),
+            (["reconcile", "--log", self.log("77", "1")], "no configuration is given"),
+            (["doctor", diary], "is neither a configuration (TOML) nor a launch script"),
             (["reconcile", config, "--log", diary, "--from", "megatorn"], "did you mean megatron?"),
             (["reconcile", config, "--log", diary, "--from", "hf"], "no log_history"),
             (["reconcile", own, "--log", self.log("77", "1")], "say which framework the log is of"),
