@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <map>
+#include <tuple>
 
 #include "base/check.h"
 #include "spec/run_config_io.h"
@@ -99,7 +100,12 @@ std::optional<FrameworkRemedy> remedy_of(const FrameworkPrediction& before, cons
                          .changes = changes,
                          .need = after->need,
                          .fits = after->fits()};
-  if (before.time && after->time) remedy.speed = after->time->tokens_per_s / before.time->tokens_per_s - 1;
+  // No profile has the time of what goes over the host's links.
+  const auto on_host = [](const FrameworkRun& run) {
+    return std::tuple(run.optimizer_on_host.value, run.activations_on_host.value, run.sharding.weights_on_host.value);
+  };
+  if (before.time && after->time && on_host(before.run) == on_host(after->run))
+    remedy.speed = after->time->tokens_per_s / before.time->tokens_per_s - 1;
   return remedy;
 }
 

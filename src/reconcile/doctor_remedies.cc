@@ -195,7 +195,7 @@ std::vector<FrameworkRemedy> memory_remedies(const FrameworkPrediction& predicti
   std::vector<std::pair<std::tuple<int, bool, bool>, FrameworkRemedy>> ordered;
   const auto add = [&](int order, LineKind against, FrameworkRemedy remedy) {
     if (prediction.need - remedy.need < least) return;
-    const bool free = order == 0 && remedy.changes == "nothing" && remedy.speed.value_or(0) > -kFree;
+    const bool free = order == 0 && remedy.changes == "nothing" && remedy.speed && *remedy.speed > -kFree;
     ordered.emplace_back(std::tuple(order, !free, against != largest), std::move(remedy));
   };
   for (const Candidate& candidate : Candidates(prediction).find())
@@ -210,21 +210,42 @@ std::vector<FrameworkRemedy> memory_remedies(const FrameworkPrediction& predicti
 
 std::optional<FrameworkRemedy> remedies_together(const FrameworkPrediction& prediction,
                                                  const std::vector<FrameworkRemedy>& remedies) {
-  FrameworkRemedy sum;
-  RunConfig config = prediction.config;
+  std::vector<const FrameworkRemedy*> used;
+  const auto sum_of = [&](const std::vector<const FrameworkRemedy*>& parts) {
+    RunConfig config = prediction.config;
+    std::string name, changes;
+    for (const FrameworkRemedy* part : parts) {
+      config = with_remedy(config, *part);
+      name += (name.empty() ? "" : " + ") + part->name;
+      if (part->changes != "nothing") changes = part->changes;
+    }
+    return remedy_of(prediction, config, name, changes);
+  };
   int64_t need = prediction.need;
   for (const FrameworkRemedy& remedy : remedies) {
     if (remedy.settings.empty()) continue;
-    const RunConfig next = with_remedy(config, remedy);
-    const auto after = remedy_of(prediction, next, remedy.name, remedy.changes);
-    if (!after || after->need >= need) continue;
-    need = after->need, config = next;
-    const std::string name = sum.name.empty() ? remedy.name : sum.name + " + " + remedy.name;
-    sum = *after;
-    sum.name = name;
-    if (sum.fits) return sum;
+    used.push_back(&remedy);
+    const auto sum = sum_of(used);
+    if (!sum || sum->need >= need) {
+      used.pop_back();
+      continue;
+    }
+    need = sum->need;
+    if (sum->fits) break;
   }
-  return std::nullopt;
+  if (need > prediction.run.capacity_bytes) return std::nullopt;
+  // Those without which the rest fits are left out; what costs most is tried first.
+  std::vector<const FrameworkRemedy*> dearest = used;
+  std::ranges::stable_sort(dearest, [](const FrameworkRemedy* a, const FrameworkRemedy* b) {
+    return std::pair(a->changes != "nothing", -a->speed.value_or(0)) >
+           std::pair(b->changes != "nothing", -b->speed.value_or(0));
+  });
+  for (const FrameworkRemedy* part : dearest) {
+    std::vector<const FrameworkRemedy*> fewer = used;
+    std::erase(fewer, part);
+    if (const auto sum = sum_of(fewer); sum && sum->fits) used = std::move(fewer);
+  }
+  return sum_of(used);
 }
 
 }  // namespace fivefold

@@ -158,6 +158,32 @@ TEST(Doctor, SelectiveRecomputeSavesNothingBesideFlashAttention) {
   EXPECT_NEAR(1 - activations(RecomputeKind::kSelective) / activations(RecomputeKind::kNone), 0.70, 0.03);
 }
 
+// Qwen2.5-7B with QLoRA on 24 GB, four sequences of 4,096 at a time: no setting is enough alone; a chunked loss and
+// recompute are together, and neither without the other.
+TEST(Doctor, RemediesTogetherAreNoMoreThanNeeded) {
+  RunConfig config = framework_config(Framework::kHf, {});
+  config.method.kind = MethodKind::kQlora;
+  config.batch = {.global = 4, .micro = 4, .sequence = 4096};
+  const DoctorCase the_case{.prediction = predicted("qwen2.5-7b", "rtx-4090", config)};
+  const Diagnosis diagnosis = diagnose(the_case, Symptom::kOutOfMemory);
+  for (const FrameworkRemedy& remedy : diagnosis.remedies) EXPECT_FALSE(remedy.fits) << remedy.name;
+  ASSERT_TRUE(diagnosis.together);
+  EXPECT_TRUE(diagnosis.together->fits);
+  EXPECT_EQ(diagnosis.together->name, "fused cross-entropy in chunks (Liger) + full recompute");
+  EXPECT_LT(*diagnosis.together->speed, 0);
+}
+
+// What moves to the host has a price that no profile has.
+TEST(Doctor, OffloadHasNoPrice) {
+  RunConfig config = framework_config(Framework::kHf, {});
+  config.batch = {.global = 1, .micro = 1, .sequence = 2048};
+  const DoctorCase the_case{.prediction = predicted("qwen2.5-7b", "rtx-4090", config)};
+  const Diagnosis diagnosis = diagnose(the_case, Symptom::kOutOfMemory);
+  const FrameworkRemedy* remedy = remedy_of(diagnosis, "host memory");
+  ASSERT_NE(remedy, nullptr);
+  EXPECT_FALSE(remedy->speed);
+}
+
 TEST(Doctor, TensorGroupsOverNodesAreNamed) {
   RunConfig config = seventy_billion(16, 1, 4);
   config.parallel.sp = true;
