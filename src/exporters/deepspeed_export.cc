@@ -45,12 +45,8 @@ void add_zero(const ExportedPlan& plan, ExportSheet& sheet, SwitchSheet& switche
   const ParallelConfig& p = plan.config.parallel;
   Json zero = {{"stage", p.zero}, {"overlap_comm", true}, {"contiguous_gradients", true}};
   sheet.says({"parallel.zero", "parallel.shard_size"});
-  if (p.shard_size > 0 && p.shard_size < p.dp) {
-    if (p.zero == 3)
-      zero["mics_shard_size"] = p.shard_size;
-    else
-      sheet.cannot("parallel.shard_size", "DeepSpeed shards over a part of the ranks at level 3 only", "0");
-  }
+  if (p.zero > 0 && p.shard_size > 0 && p.shard_size < p.dp)
+    sheet.cannot("parallel.shard_size", "DeepSpeed 0.19 has no sharding over a part of the ranks any more (MiCS)", "0");
   if (p.zero == 3) zero["stage3_gather_16bit_weights_on_model_save"] = true;
   if (switches.take("optimizer_on_host") == "on") zero["offload_optimizer"] = {{"device", "cpu"}, {"pin_memory", true}};
   if (switches.take("weights_on_host") == "on") zero["offload_param"] = {{"device", "cpu"}, {"pin_memory", true}};

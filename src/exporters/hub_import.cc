@@ -10,97 +10,8 @@
 
 #include "base/integer.h"
 #include "base/text.h"
-#include "exporters/launch_command.h"
 
 namespace fivefold {
-namespace {
-
-// A file that the script names: as it writes it itself, or from beside it.
-std::optional<std::string> companion(const ImportSheet& sheet, const ShellScript& script, const std::string& name) {
-  if (const auto found = script.documents.find(name); found != script.documents.end()) return found->second;
-  return sheet.options().read_file ? sheet.options().read_file(name) : std::nullopt;
-}
-
-Result<ForeignSettings> read_companion(std::string_view text, const std::string& name) {
-  return name.ends_with(".json") ? read_json_settings(text, name) : read_yaml_settings(text, name);
-}
-
-// The files that TRL's command knows by name.
-std::string accelerate_preset(const std::string& name) {
-  const auto common = [](std::string_view type) {
-    return fmt::format("distributed_type: {}\nmixed_precision: bf16\n", type);
-  };
-  if (name == "fsdp1" || name == "fsdp2")
-    return common("FSDP") +
-           fmt::format("fsdp_config:\n  fsdp_version: {}\n  fsdp_reshard_after_forward: true\n", name.back());
-  if (name.size() == 5 && name.starts_with("zero"))
-    return common("DEEPSPEED") + fmt::format("deepspeed_config:\n  zero_stage: {}\n", name.back());
-  return name == "multi_gpu" ? common("MULTI_GPU") : name == "single_gpu" ? common("'NO'") : "";
-}
-
-}  // namespace
-
-void HubFiles::add_companion(ImportSheet& sheet, const ShellScript& script, ForeignSettings& into,
-                             const std::string& name, const std::string& where) {
-  const std::optional<std::string> text = companion(sheet, script, name);
-  if (!text)
-    return sheet.fail(where, fmt::format("the file `{}` that it names cannot be read", name),
-                      "import it from the folder in which the script runs");
-  Result<ForeignSettings> settings = read_companion(*text, name);
-  if (!settings.ok()) return sheet.run.errors.push_back(settings.error());
-  into.add_all(*settings);
-}
-
-HubFiles read_hub_script(ImportSheet& sheet, std::string_view text, const std::string& where) {
-  HubFiles files;
-  Result<ShellScript> script = read_shell_script(text, where, sheet.options().environment);
-  if (!script.ok()) return sheet.run.errors.push_back(script.error()), files;
-  Result<LaunchCommand> launch = find_launch(*script, where);
-  if (!launch.ok()) return sheet.run.errors.push_back(launch.error()), files;
-  files.where = launch->where;
-  files.program = launch->program;
-  files.positional = launch->positional;
-  ForeignSettings& flags = launch->arguments;
-  if (const std::optional<std::string> name = flags.text("config"))
-    files.add_companion(sheet, *script, files.arguments, *name, flags.where("config"));
-  for (const std::string& word : launch->positional)
-    if (word.ends_with(".yaml") || word.ends_with(".yml") || (word.ends_with(".json") && !flags.has("deepspeed")))
-      files.add_companion(sheet, *script, files.arguments, word, launch->where);
-  files.arguments.add_unread(flags);
-  ForeignSettings& launcher = launch->launcher_settings;
-  const ForeignSetting* accelerate = launcher.find_first({"config_file"});
-  if (accelerate != nullptr)
-    files.add_companion(sheet, *script, files.accelerate, foreign_value_text(accelerate->value), accelerate->where);
-  if (const std::optional<std::string> preset = files.arguments.text("accelerate_config")) {
-    const std::string known = accelerate_preset(*preset);
-    if (!known.empty())
-      files.accelerate.add_all(read_yaml_settings(known, *preset).value());
-    else
-      files.add_companion(sheet, *script, files.accelerate, *preset, files.arguments.where("accelerate_config"));
-  }
-  for (const std::string_view name : {"m", "module"}) launcher.find(name);
-  if (launch->launcher == "accelerate") files.accelerate.add_unread(launcher);
-  for (const std::string_view name : {"deepspeed", "deepspeed_config", "deepspeed_config_file"}) {
-    const std::optional<std::string> file = files.arguments.has(name)    ? files.arguments.text(name)
-                                            : files.accelerate.has(name) ? files.accelerate.text(name)
-                                                                         : std::nullopt;
-    if (file && *file != "true")
-      files.add_companion(sheet, *script, files.deepspeed, *file, files.arguments.where(name));
-  }
-  std::string missing;
-  files.ranks = launched_ranks(*launch, *script, missing);
-  if (const std::optional<int64_t> each =
-          files.arguments.has("nproc_per_node") ? files.arguments.integer("nproc_per_node", 1, 1 << 20) : std::nullopt)
-    files.ranks = *each * files.arguments.integer("nnodes", 1, 1 << 20).value_or(1);
-  if (!files.ranks && launch->launcher == "accelerate")
-    files.ranks = files.accelerate.integer("num_processes", 1, 1 << 24);
-  if (!files.ranks && sheet.options().gpus == 0 && !missing.empty() && files.accelerate.empty())
-    sheet.fail(missing, "the number of GPUs is not known",
-               script->unset.empty() ? "import with --gpus N"
-                                     : fmt::format("import with --gpus N, or --env {}=VALUE", script->unset.front()));
-  return files;
-}
-
 namespace {
 
 class HubReader {
@@ -119,9 +30,7 @@ class HubReader {
     read_sharding(trainer);
     read_precision();
     read_batch(trainer);
-    read_optimizer();
-    read_lr();
-    read_rest();
+    read_hub_training(sheet_, files_);
     sheet_.close(args_);
     sheet_.close(accelerate_);
     sheet_.close(deepspeed_);
@@ -154,8 +63,9 @@ class HubReader {
     const bool four =
         args_.flag("load_in_4bit") || args_.flag("use_4bit_quantization") || args_.flag("use_4bit_qunatization");
     const std::optional<int64_t> dimension = args_.integer("lora_dim", 0, 1 << 20);
-    const bool peft = args_.flag("use_peft") || dimension.value_or(0) > 0 || args_.flag("use_peft_lora") || args_.flag("use_lora") ||
-                      args_.flag("lora") || four || args_.text("finetuning_type").value_or("full") == "lora";
+    const bool peft = args_.flag("use_peft") || dimension.value_or(0) > 0 || args_.flag("use_peft_lora") ||
+                      args_.flag("use_lora") || args_.flag("lora") || four ||
+                      args_.text("finetuning_type").value_or("full") == "lora";
     args_.text("bnb_4bit_quant_type");
     const bool nested = args_.flag("use_bnb_nested_quant") || args_.flag("use_nested_quant");
     const ForeignSetting* rank = args_.find_first({"lora_r", "lora_rank"});
@@ -172,7 +82,8 @@ class HubReader {
     if (!peft) return;
     m.kind = four ? MethodKind::kQlora : MethodKind::kLora;
     if (four) m.double_quantization = nested;
-    m.rank = dimension.value_or(0) > 0 ? *dimension : r, m.alpha = alpha, m.dropout = dropout, m.rank_stabilized = rslora, m.dora = dora;
+    m.rank = dimension.value_or(0) > 0 ? *dimension : r, m.alpha = alpha, m.dropout = dropout,
+    m.rank_stabilized = rslora, m.dora = dora;
     const std::optional<std::string> part = args_.text("lora_module_name");
     if (part) {
       m.targets = {"all-linear"};
@@ -317,8 +228,7 @@ class HubReader {
     const DType stored = dtype == "bfloat16"  ? DType::kBFloat16
                          : dtype == "float16" ? DType::kFloat16
                                               : DType::kFloat32;
-    const bool deepspeed =
-        !deepspeed_.empty() || own_deepspeed_ || config().framework.name == Framework::kDeepspeed;
+    const bool deepspeed = !deepspeed_.empty() || own_deepspeed_ || config().framework.name == Framework::kDeepspeed;
     const bool fsdp = !deepspeed && config().parallel.zero > 0;
     if (adapter) {
       p.params = stored;
@@ -416,65 +326,6 @@ class HubReader {
     if (!checkpointing && files_.is_trl()) sheet_.assume("recompute.kind", "full", "TRL's default");
   }
 
-  void read_optimizer() {
-    OptimizerConfig& o = config().optimizer;
-    const std::string name = args_.text("optim").value_or("adamw_torch");
-    std::string type = deepspeed_.text("optimizer.type").value_or("");
-    for (char& c : type) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-    if (name == "sgd" || type == "sgd") o.kind = OptimizerKind::kSgd;
-    if (type.empty()) read_optimizer_state(sheet_, name);
-    const auto number = [&](std::string_view flag, const std::string& json, double fallback) {
-      const std::optional<double> a = args_.number(flag, 0, 1e9),
-                                  b = deepspeed_.number("optimizer.params." + json, 0, 1e9);
-      return a ? *a : b.value_or(fallback);
-    };
-    o.lr = number("learning_rate", "lr", 5e-5);
-    o.weight_decay = number("weight_decay", "weight_decay", 0);
-    o.eps = number("adam_epsilon", "eps", 1e-8);
-    o.betas = {args_.number("adam_beta1", 0, 0.9999999).value_or(0.9),
-               args_.number("adam_beta2", 0, 0.9999999).value_or(0.999)};
-    deepspeed_.find("optimizer.params.betas"), deepspeed_.find("optimizer.params.torch_adam"),
-        deepspeed_.find("optimizer.params.adam_w_mode");
-    if (o.kind == OptimizerKind::kSgd) {
-      const std::string momentum = args_.text("optim_args").value_or("");
-      if (momentum.starts_with("momentum=")) o.momentum = std::atof(momentum.c_str() + 9);
-      o.betas = OptimizerConfig{}.betas, o.eps = OptimizerConfig{}.eps;
-    }
-    std::optional<double> clip = args_.number("max_grad_norm", 0, 1e9);
-    if (!clip) clip = deepspeed_.number("gradient_clipping", 0, 1e9);
-    if (!clip) clip = accelerate_.number("deepspeed_config.gradient_clipping", 0, 1e9);
-    deepspeed_.find("gradient_clipping"), accelerate_.find("deepspeed_config.gradient_clipping");
-    o.clip = clip.value_or(1.0);
-  }
-
-  void read_lr() {
-    const std::string name = args_.text("lr_scheduler_type").value_or("linear");
-    const ForeignSetting* extra = args_.find("lr_scheduler_kwargs");
-    nlohmann::json arguments = extra == nullptr ? nlohmann::json() : extra->value;
-    if (arguments.is_string()) arguments = nlohmann::json::parse(arguments.get<std::string>(), nullptr, false);
-    config().run.steps = args_.integer("max_steps", -1).value_or(0);
-    if (config().run.steps < 0) config().run.steps = 0;
-    const double warmup = args_.number(args_.has("num_warmup_steps") ? "num_warmup_steps" : "warmup_steps", 0, 1e12).value_or(0);
-    const double share = args_.number("warmup_ratio", 0, 1).value_or(0);
-    const auto steps = static_cast<double>(config().run.steps);
-    config().lr.warmup_steps = static_cast<int64_t>(warmup >= 1 ? warmup : std::max(warmup, share) * steps);
-    read_hub_schedule(sheet_, name, arguments);
-    for (const std::string_view part :
-         {"type", "params.warmup_min_lr", "params.warmup_max_lr", "params.warmup_num_steps", "params.total_num_steps"})
-      deepspeed_.find("scheduler." + std::string(part));
-  }
-
-  void read_rest() {
-    RunConfig& c = config();
-    c.run.seed = args_.integer("seed").value_or(42);
-    read_output_folder(sheet_, args_);
-    c.log.every = std::max<int64_t>(1, static_cast<int64_t>(args_.number("logging_steps", 0, 1e9).value_or(10)));
-    const std::optional<double> every = args_.number("save_steps", 0, 1e9);
-    if (every) c.checkpoint.every = static_cast<int64_t>(*every);
-    if (const auto keep = args_.integer("save_total_limit", 1, 1 << 20)) c.checkpoint.keep = *keep;
-    if (const auto data = args_.text("dataset_name"); data && *data != "DATASET") c.data.train = *data;
-  }
-
   ImportSheet& sheet_;
   ForeignSettings& args_;
   ForeignSettings& accelerate_;
@@ -485,109 +336,6 @@ class HubReader {
 
 }  // namespace
 
-void HubFiles::read_fsdp_config(ImportSheet& sheet, const std::string& name, const std::string& where,
-                                ForeignSettings& into) const {
-  // Either the settings themselves or the name of their file.
-  if (name.starts_with("{")) {
-    Result<ForeignSettings> settings = read_json_settings(name, where);
-    if (!settings.ok()) return sheet.run.errors.push_back(settings.error());
-    return into.add_all(*settings);
-  }
-  const std::optional<std::string> text = sheet.options().read_file ? sheet.options().read_file(name) : std::nullopt;
-  if (!text) return sheet.fail(where, fmt::format("the file `{}` that it names cannot be read", name), "");
-  Result<ForeignSettings> settings = read_json_settings(*text, name);
-  if (!settings.ok()) return sheet.run.errors.push_back(settings.error());
-  into.add_all(*settings);
-}
-
-bool HubFiles::is_trl() const { return program.find("trl") != std::string::npos || program == "sft.py"; }
-
-void read_optimizer_state(ImportSheet& sheet, const std::string& optimizer) {
-  if (optimizer.find("8bit") != std::string::npos)
-    sheet.config().precision.optimizer_state = OptimizerStateKind::k8Bit;
-  else if (optimizer.find("4bit") != std::string::npos)
-    sheet.assume("precision.optimizer_state", "fp32", "4-bit states are not known: memory is too high");
-  if (optimizer.starts_with("paged"))
-    sheet.assume("precision.optimizer_state", "on the GPU", "pages may move to the host when memory is short");
-  if (optimizer.find("adam") == std::string::npos && optimizer != "sgd")
-    sheet.assume("optimizer.kind", "adamw", optimizer + " is not known: states and update of Adam");
-}
-
-void read_hub_schedule(ImportSheet& sheet, const std::string& name, const nlohmann::json& arguments) {
-  LrConfig& lr = sheet.config().lr;
-  const auto number = [&](const char* key, double fallback) {
-    return arguments.is_object() && arguments.contains(key) && arguments[key].is_number() ? arguments[key].get<double>()
-                                                                                          : fallback;
-  };
-  const double peak = sheet.config().optimizer.lr;
-  lr.min_ratio = 0;
-  if (name == "constant" || name == "constant_with_warmup") {
-    lr.schedule = LrScheduleKind::kConstant;
-    lr.min_ratio = LrConfig{}.min_ratio;
-  } else if (name.starts_with("cosine")) {
-    lr.schedule = LrScheduleKind::kCosine;
-    lr.min_ratio = number("min_lr_rate", peak > 0 ? rounded(number("min_lr", 0) / peak) : 0);
-  } else if (name == "warmup_stable_decay") {
-    lr.schedule = LrScheduleKind::kWsd;
-    lr.min_ratio = number("min_lr_ratio", 0);
-    lr.decay_steps = static_cast<int64_t>(std::clamp(number("num_decay_steps", 0), 0.0, 1e12));
-    const std::string shape = arguments.is_object() ? arguments.value("decay_type", "cosine") : "cosine";
-    lr.decay = shape == "linear" ? WsdDecay::kLinear : shape == "1-sqrt" ? WsdDecay::kOneMinusSqrt : WsdDecay::kCosine;
-  } else {
-    lr.schedule = LrScheduleKind::kLinear;
-    if (name == "polynomial" && peak > 0) lr.min_ratio = rounded(number("lr_end", 1e-7) / peak);
-    if (name != "linear" && name != "polynomial") sheet.assume("lr.schedule", "linear", name + " is not known");
-  }
-  lr.min_ratio = std::clamp(lr.min_ratio, 0.0, 1.0);
-}
-
-void read_output_folder(ImportSheet& sheet, ForeignSettings& settings) {
-  const std::optional<std::string> folder = settings.text("output_dir");
-  if (!folder) return;
-  const size_t slash = folder->rfind('/');
-  if (slash == std::string::npos || slash == 0 || slash + 1 == folder->size() || folder->find('$') != std::string::npos)
-    return;
-  sheet.config().run.directory = folder->substr(0, slash);
-  sheet.config().run.name = folder->substr(slash + 1);
-}
-
 void read_hub_run(ImportSheet& sheet, HubFiles files) { HubReader(sheet, files).read(); }
-
-void import_trl(ImportSheet& sheet, std::string_view text, const std::string& where) {
-  HubFiles files;
-  if (where.ends_with(".yaml") || where.ends_with(".yml") || where.ends_with(".json")) {
-    files.where = where;
-    files.program = "trl";
-    Result<ForeignSettings> settings = read_companion(text, where);
-    if (!settings.ok()) return sheet.run.errors.push_back(settings.error());
-    files.arguments = *std::move(settings);
-  } else {
-    files = read_hub_script(sheet, text, where);
-  }
-  if (sheet.run.errors.empty()) read_hub_run(sheet, std::move(files));
-}
-
-void import_accelerate(ImportSheet& sheet, std::string_view text, const std::string& where) {
-  if (!where.ends_with(".yaml") && !where.ends_with(".yml")) return import_trl(sheet, text, where);
-  HubFiles files;
-  files.where = where;
-  Result<ForeignSettings> settings = read_yaml_settings(text, where);
-  if (!settings.ok()) return sheet.run.errors.push_back(settings.error());
-  files.accelerate = *std::move(settings);
-  const std::string own = "deepspeed_config.deepspeed_config_file";
-  if (const std::optional<std::string> name = files.accelerate.has(own) ? files.accelerate.text(own) : std::nullopt)
-    files.add_companion(sheet, ShellScript{}, files.deepspeed, *name, files.accelerate.where(own));
-  if (sheet.run.errors.empty()) read_hub_run(sheet, std::move(files));
-}
-
-void import_deepspeed(ImportSheet& sheet, std::string_view text, const std::string& where) {
-  if (!where.ends_with(".json")) return import_trl(sheet, text, where);
-  HubFiles files;
-  files.where = where;
-  Result<ForeignSettings> settings = read_json_settings(text, where);
-  if (!settings.ok()) return sheet.run.errors.push_back(settings.error());
-  files.deepspeed = *std::move(settings);
-  read_hub_run(sheet, std::move(files));
-}
 
 }  // namespace fivefold

@@ -28,10 +28,7 @@ struct HubFiles {
 HubFiles read_hub_script(ImportSheet& sheet, std::string_view text, const std::string& where);
 void read_hub_run(ImportSheet& sheet, HubFiles files);
 
-// What axolotl names differently and means alike.
-void read_optimizer_state(ImportSheet& sheet, const std::string& optimizer);
-// REQUIRES: optimizer.lr is set.
-void read_hub_schedule(ImportSheet& sheet, const std::string& name, const nlohmann::json& arguments);
-void read_output_folder(ImportSheet& sheet, ForeignSettings& settings);
+// Optimizer, schedule, length and names of the run.
+void read_hub_training(ImportSheet& sheet, HubFiles& files);
 
 }  // namespace fivefold

@@ -105,7 +105,7 @@ class Changes {
         add(fmt::format("switch cross_entropy={}", name), [kernel](FrameworkRun& r) { r.cross_entropy.set(kernel); });
     };
     if (run_.framework == Framework::kMegatron)
-      cross_entropy("te", CrossEntropyKernel::kTransformerEngine);
+      cross_entropy("native_fused", CrossEntropyKernel::kNativeFused);
     else
       cross_entropy("chunked", CrossEntropyKernel::kChunked);
     if (run_.attention.value == AttentionKernel::kUnfused)

@@ -6,142 +6,27 @@
 #include <charconv>
 #include <cmath>
 
+#include "exporters/python_tokens.h"
+
 namespace fivefold {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr size_t kMaxText = size_t{1} << 20;
 constexpr int kMaxDepth = 40;
 constexpr int kMaxValues = 100000;
 // Keys of a call's object that no Python name can be.
 constexpr const char* kCall = "()";
 constexpr const char* kLine = "@";
 
-struct Token {
-  enum class Kind : uint8_t { kName, kNumber, kText, kSymbol, kNewline, kEnd } kind = Kind::kEnd;
-  std::string text;
-  size_t line = 1;
-  size_t column = 0;  // of a line's first token: its indentation
-};
-
-// Lines inside brackets are one; comments and indentation inside them vanish.
-class Lexer {
- public:
-  Lexer(std::string_view text, const std::string& where) : text_(text), where_(where) {}
-
-  Result<std::vector<Token>> tokens() {
-    while (at_ < text_.size()) FIVEFOLD_TRY(next());
-    if (depth_ > 0) return Error{place(opened_), "a bracket that does not end", ""};
-    push(Token::Kind::kNewline, "");
-    push(Token::Kind::kEnd, "");
-    return std::move(tokens_);
-  }
-
- private:
-  std::string place(size_t line) const { return fmt::format("{}:{}", where_, line); }
-  void push(Token::Kind kind, std::string text) { tokens_.push_back({kind, std::move(text), line_, column_}); }
-
-  Status next() {
-    const char c = text_[at_];
-    if (c == '\n') {
-      if (depth_ == 0) push(Token::Kind::kNewline, "");
-      ++line_, ++at_;
-      column_ = 0;
-      while (at_ < text_.size() && (text_[at_] == ' ' || text_[at_] == '\t')) ++at_, ++column_;
-      return Ok{};
-    }
-    if (c == ' ' || c == '\t' || c == '\r') return ++at_, Ok{};
-    if (c == '\\') return at_ += 1, Ok{};
-    if (c == '#') return at_ = std::min(text_.find('\n', at_), text_.size()), Ok{};
-    if (std::isalpha(static_cast<unsigned char>(c)) || c == '_') return name();
-    if (std::isdigit(static_cast<unsigned char>(c)) ||
-        (c == '.' && at_ + 1 < text_.size() && std::isdigit(static_cast<unsigned char>(text_[at_ + 1]))))
-      return number();
-    if (c == '"' || c == '\'') return text();
-    return symbol();
-  }
-
-  Status name() {
-    size_t end = at_;
-    while (end < text_.size() && (std::isalnum(static_cast<unsigned char>(text_[end])) || text_[end] == '_')) ++end;
-    const std::string word(text_.substr(at_, end - at_));
-    // r"...", f"...": the text as it is written.
-    if (word.size() <= 2 && end < text_.size() && (text_[end] == '"' || text_[end] == '\'')) return at_ = end, text();
-    push(Token::Kind::kName, word);
-    at_ = end;
-    return Ok{};
-  }
-
-  Status number() {
-    size_t end = at_;
-    while (end < text_.size() &&
-           (std::isalnum(static_cast<unsigned char>(text_[end])) || text_[end] == '.' || text_[end] == '_' ||
-            ((text_[end] == '-' || text_[end] == '+') && (text_[end - 1] == 'e' || text_[end - 1] == 'E'))))
-      ++end;
-    std::string digits(text_.substr(at_, end - at_));
-    std::erase(digits, '_');
-    push(Token::Kind::kNumber, digits);
-    at_ = end;
-    return Ok{};
-  }
-
-  Status text() {
-    const char quote = text_[at_];
-    const std::string triple(3, quote);
-    const size_t begin = line_;
-    const bool lines = text_.substr(at_, 3) == triple;
-    std::string value;
-    for (at_ += lines ? 3 : 1; at_ < text_.size(); ++at_) {
-      const char c = text_[at_];
-      if (lines ? text_.substr(at_, 3) == triple : c == quote) {
-        at_ += lines ? 3 : 1;
-        push(Token::Kind::kText, value);
-        return Ok{};
-      }
-      if (c == '\n') {
-        if (!lines) break;
-        ++line_;
-      }
-      if (c == '\\' && at_ + 1 < text_.size()) {
-        if (text_[++at_] == '\n') ++line_;
-        value += std::string("\\") + text_[at_];
-        continue;
-      }
-      value += c;
-    }
-    return Error{place(begin), "a text that does not end", ""};
-  }
-
-  Status symbol() {
-    const char c = text_[at_];
-    if (c == '(' || c == '[' || c == '{') {
-      if (depth_++ == 0) opened_ = line_;
-    }
-    if (c == ')' || c == ']' || c == '}')
-      if (--depth_ < 0) return Error{place(line_), fmt::format("`{}` closes nothing", c), ""};
-    const std::string_view two = text_.substr(at_, 2);
-    const bool pair = two == "**" || two == "//" || two == "==" || two == "!=" || two == "->" || two == "+=";
-    push(Token::Kind::kSymbol, std::string(pair ? two : two.substr(0, 1)));
-    at_ += pair ? 2 : 1;
-    return Ok{};
-  }
-
-  std::string_view text_;
-  const std::string& where_;
-  size_t at_ = 0, line_ = 1, column_ = 0, opened_ = 1;
-  int depth_ = 0;
-  std::vector<Token> tokens_;
-};
-
 using Scope = std::map<std::string, Json>;
 
 class Reader {
  public:
-  Reader(std::vector<Token> tokens, const std::string& where) : tokens_(std::move(tokens)), where_(where) {}
+  Reader(std::vector<PythonToken> tokens, const std::string& where) : tokens_(std::move(tokens)), where_(where) {}
 
   Result<PythonConfig> read() {
-    while (peek().kind != Token::Kind::kEnd) FIVEFOLD_TRY(statement());
+    while (peek().kind != PythonToken::Kind::kEnd) FIVEFOLD_TRY(statement());
     for (const auto& [name, value] : results_)
       if (!called_.contains(name)) flatten(value, "", "", result_.functions[name]);
     for (const auto& [name, value] : globals_) flatten(value, name, "", result_.values);
@@ -149,26 +34,26 @@ class Reader {
   }
 
  private:
-  const Token& peek(size_t ahead = 0) const { return tokens_[std::min(at_ + ahead, tokens_.size() - 1)]; }
-  Token take() {
-    Token token = peek();
+  const PythonToken& peek(size_t ahead = 0) const { return tokens_[std::min(at_ + ahead, tokens_.size() - 1)]; }
+  PythonToken take() {
+    PythonToken token = peek();
     if (at_ + 1 < tokens_.size()) ++at_;
     return token;
   }
   bool is(std::string_view symbol, size_t ahead = 0) const {
-    return peek(ahead).kind == Token::Kind::kSymbol && peek(ahead).text == symbol;
+    return peek(ahead).kind == PythonToken::Kind::kSymbol && peek(ahead).text == symbol;
   }
   bool accept(std::string_view symbol) {
     if (!is(symbol)) return false;
     take();
     return true;
   }
-  Error error(const Token& token, std::string problem) const {
+  Error error(const PythonToken& token, std::string problem) const {
     return {fmt::format("{}:{}", where_, token.line), std::move(problem), ""};
   }
   void skip_line() {
-    while (peek().kind != Token::Kind::kNewline && peek().kind != Token::Kind::kEnd) take();
-    if (peek().kind == Token::Kind::kNewline) take();
+    while (peek().kind != PythonToken::Kind::kNewline && peek().kind != PythonToken::Kind::kEnd) take();
+    if (peek().kind == PythonToken::Kind::kNewline) take();
   }
 
   // A name stands for its value once more: what that adds up to is bounded, and how deep it is.
@@ -183,9 +68,9 @@ class Reader {
   Scope& scope() { return function_.empty() ? globals_ : locals_; }
 
   Status statement() {
-    const Token first = peek();
-    if (first.kind == Token::Kind::kNewline) return take(), Ok{};
-    if (first.column == 0 && first.kind == Token::Kind::kName && first.text != "return") function_.clear();
+    const PythonToken first = peek();
+    if (first.kind == PythonToken::Kind::kNewline) return take(), Ok{};
+    if (first.column == 0 && first.kind == PythonToken::Kind::kName && first.text != "return") function_.clear();
     if (first.text == "from") return import();
     if (first.text == "def") return definition();
     if (first.text == "return" && !function_.empty()) {
@@ -194,17 +79,17 @@ class Reader {
       if (!results_.contains(function_)) results_[function_] = std::move(value);
       return skip_line(), Ok{};
     }
-    if (first.kind != Token::Kind::kName) return skip_line(), Ok{};
+    if (first.kind != PythonToken::Kind::kName) return skip_line(), Ok{};
     return assignment();
   }
 
   Status import() {
     take();
     std::string module;
-    while (peek().kind != Token::Kind::kNewline && peek().text != "import") module += take().text;
+    while (peek().kind != PythonToken::Kind::kNewline && peek().text != "import") module += take().text;
     take();
-    while (peek().kind != Token::Kind::kNewline && peek().kind != Token::Kind::kEnd)
-      if (const Token name = take(); name.kind == Token::Kind::kName && name.text != "as")
+    while (peek().kind != PythonToken::Kind::kNewline && peek().kind != PythonToken::Kind::kEnd)
+      if (const PythonToken name = take(); name.kind == PythonToken::Kind::kName && name.text != "as")
         result_.imports[name.text] = module;
     return Ok{};
   }
@@ -222,17 +107,17 @@ class Reader {
   // name = value, name: type = value, name.part.field = value.
   Status assignment() {
     std::vector<std::string> path = {take().text};
-    while (is(".") && peek(1).kind == Token::Kind::kName) {
+    while (is(".") && peek(1).kind == PythonToken::Kind::kName) {
       take();
       path.push_back(take().text);
     }
     if (path.size() > kMaxDepth) return error(peek(), "is nested too deeply");
     if (is(":") && path.size() == 1)
-      while (!is("=") && peek().kind != Token::Kind::kNewline && peek().kind != Token::Kind::kEnd) take();
+      while (!is("=") && peek().kind != PythonToken::Kind::kNewline && peek().kind != PythonToken::Kind::kEnd) take();
     if (!is("=")) return skip_line(), Ok{};
     const size_t line = take().line;
     FIVEFOLD_ASSIGN(Json value, expression(0));
-    if (peek().kind != Token::Kind::kNewline && peek().kind != Token::Kind::kEnd) {
+    if (peek().kind != PythonToken::Kind::kNewline && peek().kind != PythonToken::Kind::kEnd) {
       // An operator that is not understood: a later value must not pass for this one.
       value = "...";
     }
@@ -264,8 +149,9 @@ class Reader {
   }
 
   void skip_operand() {
-    for (int depth = 0; peek().kind != Token::Kind::kEnd; take()) {
-      if (depth == 0 && (is(",") || is(")") || is("]") || is("}") || peek().kind == Token::Kind::kNewline)) return;
+    for (int depth = 0; peek().kind != PythonToken::Kind::kEnd; take()) {
+      if (depth == 0 && (is(",") || is(")") || is("]") || is("}") || peek().kind == PythonToken::Kind::kNewline))
+        return;
       if (is("(") || is("[") || is("{")) ++depth;
       if (is(")") || is("]") || is("}")) --depth;
     }
@@ -303,20 +189,20 @@ class Reader {
       return numbers(0, value, '-');
     }
     if (accept("*") || accept("**") || accept("+")) return unary(depth + 1);
-    const Token token = peek();
+    const PythonToken token = peek();
     switch (token.kind) {
-      case Token::Kind::kNumber:
+      case PythonToken::Kind::kNumber:
         return number(take().text);
-      case Token::Kind::kText: {
+      case PythonToken::Kind::kText: {
         std::string text;
-        while (peek().kind == Token::Kind::kText) text += take().text;
+        while (peek().kind == PythonToken::Kind::kText) text += take().text;
         return Json(text);
       }
-      case Token::Kind::kSymbol:
+      case PythonToken::Kind::kSymbol:
         if (is("[") || is("(")) return list(depth);
         if (is("{")) return dictionary(depth);
         return error(token, fmt::format("`{}` where a value should be", token.text));
-      case Token::Kind::kName:
+      case PythonToken::Kind::kName:
         return name(depth);
       default:
         return error(token, "a value is missing");
@@ -383,7 +269,7 @@ class Reader {
 
   // A name with its attributes and calls.
   Result<Json> name(int depth) {
-    const Token token = take();
+    const PythonToken token = take();
     if (token.text == "True") return Json(true);
     if (token.text == "False") return Json(false);
     if (token.text == "None") return Json(nullptr);
@@ -432,7 +318,7 @@ class Reader {
     while (!is(")")) {
       std::string field = std::to_string(number);
       const size_t field_line = peek().line;
-      if (peek().kind == Token::Kind::kName && is("=", 1)) {
+      if (peek().kind == PythonToken::Kind::kName && is("=", 1)) {
         field = take().text;
         take();
       } else {
@@ -480,7 +366,7 @@ class Reader {
     return object;
   }
 
-  std::vector<Token> tokens_;
+  std::vector<PythonToken> tokens_;
   const std::string& where_;
   size_t at_ = 0;
   int values_ = 0;
@@ -494,8 +380,7 @@ class Reader {
 }  // namespace
 
 Result<PythonConfig> read_python_config(std::string_view text, const std::string& where) {
-  if (text.size() > kMaxText) return Error{where, "has more than 1 MiB", "a configuration is a small file"};
-  FIVEFOLD_ASSIGN(std::vector<Token> tokens, Lexer(text, where).tokens());
+  FIVEFOLD_ASSIGN(std::vector<PythonToken> tokens, read_python_tokens(text, where));
   return Reader(std::move(tokens), where).read();
 }
 

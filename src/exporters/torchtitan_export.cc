@@ -194,6 +194,8 @@ class TorchtitanModule {
     field("seq_len", std::to_string(b.sequence));
     if (config_.run.steps > 0) field("steps", std::to_string(config_.run.steps));
     field("max_norm", exact_number(config_.optimizer.clip > 0 ? config_.optimizer.clip : kNoClip));
+    // CUDA graphs, which are its default, take neither a pipeline nor the usual dispatch of tokens.
+    if (pipeline || config_.parallel.ep > 1) field("disable_cuda_graphs", "True");
     if (switches_.take("weights_on_host") == "on") field("enable_cpu_offload", "True");
     return text + precision() + "        ),\n";
   }

@@ -7,22 +7,11 @@
 #include "base/integer.h"
 #include "base/text.h"
 #include "exporters/imported_run.h"
-#include "exporters/launch_command.h"
-#include "exporters/python_config.h"
+#include "exporters/torchtitan_files.h"
 #include "exporters/torchtitan_models.h"
 
 namespace fivefold {
 namespace {
-
-// As export writes "no clipping".
-constexpr double kNoClip = 1e9;
-
-struct TitanFiles {
-  ForeignSettings settings;
-  std::string where, module;  // torchtitan.models.MODULE
-  bool python = false;
-  std::optional<int64_t> ranks;
-};
 
 class TitanReader {
  public:
@@ -38,8 +27,7 @@ class TitanReader {
     read_precision();
     read_recompute();
     read_converters();
-    read_optimizer();
-    read_lr();
+    read_titan_training(sheet_, s_);
     read_rest();
     read_containers();
     sheet_.close(s_);
@@ -331,77 +319,6 @@ class TitanReader {
     }
   }
 
-  void read_optimizer() {
-    OptimizerConfig& o = config().optimizer;
-    o.decay = DecayScope::kAll;
-    o.lr = s_.number("optimizer.lr", 0, 1e6).value_or(8e-4);
-    o.eps = s_.number("optimizer.eps", 0, 1e6).value_or(1e-8);
-    o.weight_decay = s_.number("optimizer.weight_decay", 0, 1e6).value_or(0.1);
-    o.betas = {s_.number("optimizer.beta1", 0, 0.9999999).value_or(0.9),
-               s_.number("optimizer.beta2", 0, 0.9999999).value_or(0.95)};
-    if (const ForeignSetting* betas = s_.find("optimizer.betas")) read_betas(betas->value);
-    if (const ForeignSetting* groups = s_.find("optimizer.param_groups"); groups != nullptr && groups->value.is_array())
-      for (const nlohmann::json& group : groups->value)
-        if (group.is_object()) read_group(group);
-    s_.find("optimizer"), s_.find("optimizer.0");
-    const std::string name = text({"optimizer.name"}).value_or("AdamW");
-    if (name != "AdamW" && name != "Adam")
-      sheet_.assume("optimizer.kind", "adamw", name + " is not known: states and update of Adam");
-    if (s_.flag("optimizer.early_step_in_backward")) sheet_.add_switch("optimizer_in_backward", "on");
-    const double clip = s_.number("training.max_norm", 0, 1e300).value_or(1.0);
-    o.clip = clip >= kNoClip ? 0 : clip;
-  }
-
-  void read_betas(const nlohmann::json& betas) {
-    if (betas.is_array() && betas.size() == 2 && betas[0].is_number() && betas[1].is_number())
-      config().optimizer.betas = {std::clamp(betas[0].get<double>(), 0.0, 0.9999999),
-                                  std::clamp(betas[1].get<double>(), 0.0, 0.9999999)};
-  }
-
-  // The last group is the one of most weights; one for norms that does not decay says that matrices alone do.
-  void read_group(const nlohmann::json& group) {
-    OptimizerConfig& o = config().optimizer;
-    const nlohmann::json arguments = group.value("optimizer_kwargs", nlohmann::json::object());
-    if (!arguments.is_object()) return;
-    const auto number = [&](const char* key, double fallback) {
-      return arguments.contains(key) && arguments[key].is_number() ? std::clamp(arguments[key].get<double>(), 0.0, 1e6)
-                                                                   : fallback;
-    };
-    const std::string pattern =
-        group.contains("pattern") && group["pattern"].is_string() ? group["pattern"].get<std::string>() : "";
-    if (pattern.find("norm") != std::string::npos && number("weight_decay", 1) == 0) {
-      o.decay = DecayScope::kMatrices;
-      return;
-    }
-    o.lr = number("lr", o.lr), o.eps = number("eps", o.eps), o.weight_decay = number("weight_decay", o.weight_decay);
-    if (arguments.contains("betas")) read_betas(arguments["betas"]);
-  }
-
-  void read_lr() {
-    LrConfig& lr = config().lr;
-    config().run.steps = integer({"training.steps"}, 0, int64_t{1} << 40).value_or(10000);
-    lr.warmup_steps =
-        integer({"lr_scheduler.warmup_steps", "training.warmup_steps"}, 0, int64_t{1} << 40).value_or(200);
-    const std::optional<double> ratio = s_.number("lr_scheduler.decay_ratio", 0, 1);
-    const std::string type = text({"lr_scheduler.decay_type", "lr_scheduler.lr_decay_type"}).value_or("linear");
-    std::optional<double> least = s_.number("lr_scheduler.min_lr_factor", 0, 1);
-    if (const std::optional<double> older = s_.number("lr_scheduler.lr_min", 0, 1); older && !least) least = older;
-    s_.find("lr_scheduler");
-    if (ratio && *ratio == 0) {
-      lr.schedule = LrScheduleKind::kConstant;
-      return;
-    }
-    lr.min_ratio = least.value_or(0);
-    lr.schedule = ratio || type == "sqrt" ? LrScheduleKind::kWsd
-                  : type == "cosine"      ? LrScheduleKind::kCosine
-                                          : LrScheduleKind::kLinear;
-    if (lr.schedule != LrScheduleKind::kWsd) return;
-    const double steps = static_cast<double>(config().run.steps);
-    lr.decay_steps = std::llround(ratio.value_or(1) * steps);
-    if (!ratio) lr.decay_steps = std::max<int64_t>(0, config().run.steps - lr.warmup_steps);
-    lr.decay = type == "cosine" ? WsdDecay::kCosine : type == "sqrt" ? WsdDecay::kOneMinusSqrt : WsdDecay::kLinear;
-  }
-
   void read_rest() {
     RunConfig& c = config();
     const ForeignSetting* loss = s_.find("loss");
@@ -435,84 +352,11 @@ class TitanReader {
   int64_t local_ = 1;  // sequences of a replica between two optimizer steps, accumulation aside
 };
 
-// torchtitan.models.llama3 is "llama3", as is a path .../models/llama3/config_registry.py.
-std::string module_name(const std::string& text) {
-  const size_t at = text.find("models");
-  if (at == std::string::npos || at + 7 > text.size()) return "";
-  std::string name = text.substr(at + 7);
-  return name.substr(0, name.find_first_of("./"));
-}
-
-bool read_python(ImportSheet& sheet, std::string_view text, const std::string& where, const std::string& function,
-                 TitanFiles& files) {
-  Result<PythonConfig> read = read_python_config(text, where);
-  if (!read.ok()) return sheet.run.errors.push_back(read.error()), false;
-  std::vector<std::string> names;
-  for (const auto& [name, settings] : read->functions)
-    if (settings.has("model_spec") || settings.has("training") || settings.has("parallelism")) names.push_back(name);
-  std::string chosen = function;
-  if (chosen.empty() && names.size() == 1) chosen = names[0];
-  const auto found = read->functions.find(chosen);
-  if (found == read->functions.end()) {
-    sheet.fail(
-        where,
-        chosen.empty() ? "has several configurations, or none" : fmt::format("has no configuration `{}`", chosen),
-        names.empty() ? "a function that returns Trainer.Config(...)"
-                      : "import with --config NAME: " + join(names, ", "));
-    return false;
-  }
-  files.settings = found->second;
-  files.python = true;
-  for (const std::string_view name : {"model_registry", "model_spec"})
-    if (const auto module = read->imports.find(std::string(name));
-        module != read->imports.end() && files.module.empty())
-      files.module = module_name(module->second);
-  if (files.module.empty()) files.module = module_name(where);
-  return true;
-}
-
-bool read_file(ImportSheet& sheet, std::string_view text, const std::string& where, const std::string& function,
-               TitanFiles& files) {
-  if (where.ends_with(".py")) return read_python(sheet, text, where, function, files);
-  Result<ForeignSettings> settings = read_toml_settings(text, where);
-  if (!settings.ok()) return sheet.run.errors.push_back(settings.error()), false;
-  files.settings = *std::move(settings);
-  return true;
-}
-
-// The script, with the file that it names.
-bool read_script(ImportSheet& sheet, std::string_view text, const std::string& where, TitanFiles& files) {
-  Result<ShellScript> script = read_shell_script(text, where, sheet.options().environment);
-  if (!script.ok()) return sheet.run.errors.push_back(script.error()), false;
-  Result<LaunchCommand> launch = find_launch(*script, where);
-  if (!launch.ok()) return sheet.run.errors.push_back(launch.error()), false;
-  std::string missing;
-  files.ranks = launched_ranks(*launch, *script, missing);
-  files.where = launch->where;
-  ForeignSettings& flags = launch->arguments;
-  const std::string toml = flags.has("job.config_file") ? flags.text("job.config_file").value_or("") : "";
-  const std::string function = flags.text("config").value_or("");
-  const std::string name = !toml.empty() ? toml : flags.text("module").value_or("") + ".py";
-  const std::optional<std::string> file = sheet.options().read_file ? sheet.options().read_file(name) : std::nullopt;
-  if (!file) {
-    sheet.fail(launch->where, fmt::format("the configuration `{}` that it names cannot be read", name),
-               "import it from the folder in which the script runs, or import the configuration itself");
-    return false;
-  }
-  if (!read_file(sheet, *file, name, function, files)) return false;
-  for (const std::string_view name : {"module", "config", "job.config_file"}) flags.find(name);
-  files.settings.add_unread(flags);
-  return true;
-}
-
 }  // namespace
 
 void import_torchtitan(ImportSheet& sheet, std::string_view text, const std::string& where) {
-  TitanFiles files;
-  files.where = where;
-  const bool file = where.ends_with(".py") || where.ends_with(".toml");
-  if (file ? read_file(sheet, text, where, sheet.options().function, files) : read_script(sheet, text, where, files))
-    TitanReader(sheet, files).read();
+  TitanFiles files = read_titan_files(sheet, text, where);
+  if (sheet.run.errors.empty()) TitanReader(sheet, files).read();
 }
 
 }  // namespace fivefold
