@@ -106,6 +106,7 @@ void read_recipe(const PublishedRun& row, FrameworkRun& run) {
   if (row.text("notes").find("examples/llama") != std::string::npos) read_llama_example(run);
   if (!is_vendor_recipe(row)) return;
   run.tuned_kernels.set(true);
+  run.zero = std::max(run.zero, 1);
   if (run.zero == 3) run.megatron.fsdp.set(true);
   const std::string precision = row.text("precision"), notes = row.text("notes");
   // MLPerf names 4 bits in its configuration's file; the release 25.09 of the Bridge leaves the column empty, and its
