@@ -11,6 +11,7 @@
 #include "base/integer.h"
 #include "planner/profiles/device_need.h"
 #include "planner/profiles/framework_config.h"
+#include "planner/profiles/published_error.h"
 
 namespace fivefold {
 namespace {
@@ -128,16 +129,28 @@ class FrameworkSearch {
     return best;
   }
 
-  // Of those within kEqualSpeed of the fastest the simplest is the plan; the next are the fastest with other splits.
+  // Whether it may not fit after all, within what the profile's predictions were off by.
+  bool is_tight(const FrameworkLayout& layout) {
+    const auto bytes = static_cast<double>(needed(layout));
+    return bytes * (1 + published_error(run_).memory) > static_cast<double>(capacity());
+  }
+
+  // Of those within kEqualSpeed of the fastest that surely fit, else of all of them, the simplest is the plan; the next
+  // are the fastest with other splits.
   void find_plans(FrameworkResult& result) {
     const std::optional<Bounded> best = fastest([](const FrameworkLayout&) { return true; });
     if (!best) return;
     FrameworkLayout chosen = best->layout;
+    bool chosen_is_tight = is_tight(chosen);
     for (const Bounded& candidate : bounded_) {
       if (candidate.seconds > best->seconds / kEqualSpeed) break;
-      if (std::pair(simplicity(candidate.layout), candidate.layout) >= std::pair(simplicity(chosen), chosen)) continue;
-      if (!fits(candidate.layout) || seconds(candidate.layout) > best->seconds / kEqualSpeed) continue;
-      chosen = candidate.layout;
+      const FrameworkLayout& layout = candidate.layout;
+      const bool simpler = std::pair(simplicity(layout), layout) < std::pair(simplicity(chosen), chosen);
+      if ((!simpler && !chosen_is_tight) || !fits(layout) || seconds(layout) > best->seconds / kEqualSpeed) continue;
+      const bool tight = is_tight(layout);
+      if (tight == chosen_is_tight ? !simpler : tight) continue;
+      chosen = layout;
+      chosen_is_tight = tight;
     }
     result.plans.push_back(plan(chosen));
     const auto splits = [](const FrameworkLayout& l) { return std::tuple(l.tp, l.cp, l.pp, l.ep); };

@@ -9,6 +9,7 @@
 #include "base/installation.h"
 #include "planner/profiles/device_need.h"
 #include "planner/profiles/framework_config.h"
+#include "planner/profiles/published_error.h"
 #include "spec/model_named.h"
 
 namespace fivefold {
@@ -65,11 +66,16 @@ Every every(const FrameworkRequest& request, int64_t global, TensorReach reach =
   every.fit = static_cast<int64_t>(fitting.size());
   if (fitting.empty()) return every;
   every.fastest = std::ranges::min_element(fitting)->first;
+  // Those that fit within the profile's error before those that may not.
+  const auto order = [&](const FrameworkLayout& layout) {
+    space.apply(layout, run);
+    const double bytes = static_cast<double>(needed_bytes(profile_memory(run))) * (1 + published_error(run).memory);
+    return std::tuple(bytes > static_cast<double>(request.base.capacity_bytes), simplicity(layout), layout);
+  };
   const FrameworkLayout* simplest = nullptr;
   for (const auto& [seconds, layout] : fitting) {
     if (seconds > every.fastest / kEqualSpeed) continue;
-    if (simplest == nullptr || std::pair(simplicity(layout), layout) < std::pair(simplicity(*simplest), *simplest))
-      simplest = &layout, every.chosen = seconds;
+    if (simplest == nullptr || order(layout) < order(*simplest)) simplest = &layout, every.chosen = seconds;
   }
   return every;
 }
