@@ -130,6 +130,9 @@ TEST(Cases, ReducesOnceWhereMemoryIsNotShort) {
   HardwareSpec slow = named_hardware("dgx-a100-80gb");
   slow.devices_per_node = 1;
   slow.network.bytes_per_s.value = 25e9 / 8;
+  const ReductionChoice short_of_memory = choice(large, 16, slow);
+  EXPECT_LT(short_of_memory.once.seconds, 0.9 * short_of_memory.each_microbatch.seconds);
+  EXPECT_EQ(short_of_memory.chosen, ReduceWhen::kMicrobatch);
   const ReductionChoice few = choice(named_model("smollm2-1.7b"), 8, slow);
   EXPECT_EQ(few.chosen, ReduceWhen::kStep);
   EXPECT_TRUE(few.once.fits);
