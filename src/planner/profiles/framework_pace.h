@@ -9,12 +9,14 @@ namespace fivefold {
 
 // Seconds of a layer are those of a forward pass; a backward has `backward_host` times as many.
 struct FrameworkPace {
-  double elementwise_factor = 1;                     // bytes between products, over those of fused kernels
+  double elementwise_factor = 1;  // bytes between products, over those of fused kernels
+  double unfused_factor = 1;      // of that, where norms, rotations and loss are eager kernels one by one
   double products_factor = 1, attention_factor = 1;  // of the device's shares, up to kMostShare
   double fp8_share = 0.75;   // of the rate that fp8 products have over bf16 ones on the data sheet
   double rowwise_share = 1;  // of that, with a scale for each row
   double fp4_share = 0.8;    // of twice that, with NVFP4's products
   double layer_host_s = 0, tensor_host_s = 0, pipeline_host_s = 0;  // least of a layer; more with tp > 1, with pp > 1
+  double adapter_host_s = 0, quantised_host_s = 0;  // more with an adapter, with frozen weights in 4 bits
   // Least of a layer where stages are on different nodes and tp > 1; more for each rank of tp.
   double crossing_host_s = 0, crossing_tensor_host_s = 0;
   double backward_host = 2;

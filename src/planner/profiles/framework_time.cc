@@ -24,7 +24,8 @@ constexpr int64_t kSettledRounds = 4;
 
 HardwareSpec paced(HardwareSpec hardware, const FrameworkRun& run, const FrameworkPace& pace) {
   DeviceSpec& device = hardware.device;
-  device.elementwise_factor.value = pace.elementwise_factor;
+  const bool fused = run.framework != Framework::kHf || run.hf.fused_norms;
+  device.elementwise_factor.value = pace.elementwise_factor * (fused ? 1 : pace.unfused_factor);
   if (device.link_share.known()) hardware.node_link.reached_share = device.link_share;
   hardware.network.reached_share.value =
       pace.network_share *
@@ -139,6 +140,8 @@ ModelTimes FrameworkClock::times(const FrameworkRun& run) const {
   // What async TP does not keep it has not gathered whole.
   if (run.framework == Framework::kFsdp2 && !run.keeps_gathered_inputs) pace.hidden_tensor = pace_.async_tensor;
   pace.host_s = pace_.layer_host_s + (run.tp > 1 ? pace_.tensor_host_s : 0) + (run.pp > 1 ? pace_.pipeline_host_s : 0);
+  if (run.trains_adapter && !run.hf.fused_adapters) pace.host_s += pace_.adapter_host_s;
+  if (run.frozen != FrozenWeights::kNone && run.frozen != FrozenWeights::kBf16) pace.host_s += pace_.quantised_host_s;
   if (run.tp > 1 && run.pp > 1 && rank_groups(run, network_).pp.nodes > 1)
     pace.host_s =
         std::max(pace.host_s, pace_.crossing_host_s + pace_.crossing_tensor_host_s * static_cast<double>(run.tp));
@@ -238,7 +241,7 @@ double FrameworkClock::sharded_seconds(const FrameworkRun& run, const ModelTimes
     return std::max((1 - pace_.hidden_gathers) * moving, moving - computing) + together * rates_.overlap_share();
   };
   const auto collective = [&](CollectiveKind kind, const GroupShape& group, double bytes) {
-    return collective_cost(network_, kind, group, bytes).seconds();
+    return pace_.exchange_factor * collective_cost(network_, kind, group, bytes).seconds();
   };
   double sum = 0;
   const auto unit = [&](const Elements& e, const LayerTime& time) {

@@ -149,8 +149,8 @@ TEST(FrameworkTime, ExpertsExchangeTheirTokens) {
   const double in_node = part(run, h100, FrameworkPart::kExperts);
   // 4 exchanges a layer of 2 x 4096 x 8192 x 2 bytes, 7 / 8 of them sent at the link's share of 450 GB/s, after the
   // latency of a tree of 8; a part is hidden.
-  const double exchange = 3 * h100.node_link.latency_s.value +
-                          7.0 / 8 * 2 * 4096 * 8192 * 2 / (450e9 * h100.device.link_share.value);
+  const double exchange =
+      3 * h100.node_link.latency_s.value + 7.0 / 8 * 2 * 4096 * 8192 * 2 / (450e9 * h100.device.link_share.value);
   EXPECT_NEAR(in_node / (12 * 4 * 4), exchange * (1 - framework_pace(run).hidden_experts), 1e-6 * exchange);
   run.expert_imbalance.set(1.25);
   EXPECT_NEAR(part(run, h100, FrameworkPart::kExperts) / in_node, 1.25, 1e-6);

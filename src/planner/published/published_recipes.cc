@@ -30,9 +30,10 @@ void read_redistribution(FrameworkRun& run) {
         std::max(head + static_cast<double>(count), static_cast<double>(div_ceil(layers - count, others)));
     if (count == 0 || slowest <= least) last = count, least = slowest;
   }
+  // The first stages, which have the most microbatches in flight, get the fewer.
   run.stage_layers.clear();
   for (int64_t stage = 0, left = layers - last; stage < others; ++stage) {
-    run.stage_layers.push_back(div_floor(left, others - stage));  // the longer ones behind
+    run.stage_layers.push_back(div_floor(left, others - stage));
     left -= run.stage_layers.back();
   }
   run.stage_layers.push_back(last);
@@ -103,12 +104,13 @@ bool read_recipe_stages(const PublishedRun& row, FrameworkRun& run) {
 
 void read_recipe(const PublishedRun& row, FrameworkRun& run) {
   read_paper(row, run);
-  if (row.text("notes").find("examples/llama") != std::string::npos) read_llama_example(run);
+  const std::string precision = row.text("precision"), notes = row.text("notes");
+  const bool example = notes.find("examples/llama") != std::string::npos;
+  if (example) read_llama_example(run);
+  if (example || is_vendor_recipe(row)) run.tuned_kernels.set(true);
   if (!is_vendor_recipe(row)) return;
-  run.tuned_kernels.set(true);
   run.zero = std::max(run.zero, 1);
   if (run.zero == 3) run.megatron.fsdp.set(true);
-  const std::string precision = row.text("precision"), notes = row.text("notes");
   // MLPerf names 4 bits in its configuration's file; the release 25.09 of the Bridge leaves the column empty, and its
   // figures are those of the fp8 recipes of the releases after it.
   if (precision.empty() && row.source() != "nvidia_bridge_memory_studies")
@@ -117,8 +119,8 @@ void read_recipe(const PublishedRun& row, FrameworkRun& run) {
   read_recipe_memory(row, run);
   if (row.text("method") == "lora") {
     run.trains_adapter = true;
-    run.rank = 32;  // NeMo's LoRA, of all linears
-    run.targets = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"};
+    run.rank = 32;  // NeMo's LoRA, of the queries, keys and values in its recipes
+    run.targets = {"q_proj", "k_proj", "v_proj"};
   }
 }
 
