@@ -241,8 +241,10 @@ class MemoryChecklist {
     std::vector<std::string> causes;
     for (const DoctorStep& step : diagnosis_.steps)
       if (step.cause) causes.push_back(step.title);
-    diagnosis_.summary =
-        causes.empty() ? "out of memory: no single cause in the numbers" : "out of memory: " + join(causes, ", then ");
+    const bool fits = case_.prediction && case_.prediction->fits();
+    diagnosis_.summary = !causes.empty() ? "out of memory: " + join(causes, ", then ")
+                         : fits ? "out of memory, though the plan fits: the run is not as the configuration says"
+                                : "out of memory: no single cause in the numbers";
   }
 
   const DoctorCase& case_;
