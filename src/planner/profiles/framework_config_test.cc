@@ -67,6 +67,19 @@ std::string refused(RunConfig config, const std::string& model = "llama-3-8b") {
   return run.ok() ? "" : run.error().where + ": " + run.error().hint;
 }
 
+TEST(FrameworkConfig, RefusesMethodsThatTheFrameworkDoesNotHave) {
+  RunConfig config = megatron();
+  config.method.kind = MethodKind::kLora;
+  EXPECT_EQ(refused(config), "");
+  config.method.kind = MethodKind::kQlora;
+  EXPECT_EQ(refused(config), "method.kind: use lora");
+  config = megatron();
+  config.parallel.zero = 3;
+  EXPECT_EQ(refused(config), "parallel.zero: use zero = 1");
+  config.framework.switches = {"fsdp=on"};
+  EXPECT_EQ(refused(config), "");
+}
+
 TEST(FrameworkConfig, RefusesLayoutsThatTheFrameworkDoesNotHave) {
   RunConfig config = megatron();
   EXPECT_EQ(refused(config), "");

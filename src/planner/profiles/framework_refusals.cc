@@ -18,6 +18,7 @@ class Refusals {
     check_axes();
     check_pipeline();
     check_zero();
+    check_method();
     for (const LayerSpec& layer : run_.model.layers) {
       const size_t before = errors_.size();
       check_layer(layer);
@@ -110,6 +111,15 @@ class Refusals {
     if (shards > 0 && replicas % shards != 0)
       refuse("parallel.shard_size", fmt::format("{} ranks do not divide dp x cp = {}", shards, replicas),
              fmt::format("use {}", nearest_divisor(replicas, shards)));
+  }
+
+  void check_method() {
+    if (!run_.trains_adapter) return;
+    if (is(Framework::kNanotron) || is(Framework::kDeepspeed))
+      refuse("method.kind", fmt::format("{} trains no adapters", name()),
+             is(Framework::kDeepspeed) ? "use framework hf with the switch deepspeed=on" : "use framework hf");
+    if (is(Framework::kMegatron) && run_.frozen != FrozenWeights::kNone && run_.frozen != FrozenWeights::kBf16)
+      refuse("method.kind", "megatron has no weights of 4 bits", "use lora");
   }
 
   void check_layer(const LayerSpec& layer) {

@@ -1,5 +1,6 @@
 // What a layer keeps for its backward pass in Megatron-Core, tensor by tensor. Derivations: docs/profiles/megatron.md.
 #include <algorithm>
+#include <span>
 #include <string_view>
 
 #include "base/integer.h"
@@ -17,6 +18,12 @@ bool names(const std::vector<std::string>& list, std::string_view module) {
   return std::ranges::find(list, module) != list.end();
 }
 
+// Modules of a linear by the last parts of their Hub names; none: no adapter is made for it here.
+using Modules = std::span<const std::string_view>;
+constexpr std::string_view kQkv[] = {"q_proj", "k_proj", "v_proj", "qkv_proj"}, kOutput[] = {"o_proj"},
+                           kMlpIn[] = {"gate_proj", "up_proj"}, kMlpOut[] = {"down_proj"};
+constexpr Modules kNone;
+
 // A sum of tensors, in bytes a token. `recomputed` and `offloaded` are the modules that make the tensor again, or move
 // it to the host; "" for none.
 class KeptTensors {
@@ -28,8 +35,10 @@ class KeptTensors {
     if (recomputed == "core_attn" && run_.checkpointing == Checkpointing::kCoreAttention) return;
     bytes_ += bytes * scale_;
   }
-  // The input of a linear: kept as its products read it.
-  void add_input(double elements, std::string_view recomputed = {}, std::string_view offloaded = {}) {
+  // The input of a linear: kept as its products read it, of a frozen one for its adapter alone.
+  void add_input(double elements, Modules modules, std::string_view recomputed = {}, std::string_view offloaded = {}) {
+    const auto adapted = [&](std::string_view module) { return names(run_.targets, module); };
+    if (run_.trains_adapter && std::ranges::none_of(modules, adapted)) return;
     add(megatron_input_bytes(run_) / (run_.fp8 ? scale_ : 1) * elements, recomputed, offloaded);
   }
   double bytes() const { return bytes_; }
@@ -61,7 +70,7 @@ void add_scores(const FrameworkRun& run, double heads, double value_dim, KeptTen
   // flash-attn's output is [b, s, a, d]; one sequence is the same bytes as the [s, b, a d] that the projection keeps.
   if (run.attention != AttentionKernel::kUnfused && uses_flash_library(run) && run.micro > 1)
     kept.add(2 * heads * value_dim / t, "core_attn");
-  kept.add_input(heads * value_dim / t, {}, "attn_proj");
+  kept.add_input(heads * value_dim / t, kOutput, {}, "attn_proj");
 }
 
 void add_attention(const FrameworkRun& run, const MixerSpec& m, KeptTensors& kept) {
@@ -79,7 +88,7 @@ void add_latent_attention(const FrameworkRun& run, const MixerSpec& m, KeptTenso
   const double latents = number(m.q_lora_rank) + number(m.kv_lora_rank);
   kept.add(a * (4 * qk + 2 * number(m.v_head_dim)) / number(run.tp), "mla_up_proj", "core_attn");
   kept.add(2 * latents + 2 * number(m.qk_rope_head_dim));
-  kept.add_input(latents, "mla_up_proj");
+  kept.add_input(latents, kNone, "mla_up_proj");
   add_scores(run, a, number(m.v_head_dim), kept);
 }
 
@@ -89,7 +98,7 @@ void add_mamba(const FrameworkRun& run, const MixerSpec& m, KeptTensors& kept) {
                states = number(m.ssm_groups * m.ssm_state);
   kept.add(2 * (2 * inner + 2 * states + number(m.ssm_heads)) / t);
   kept.add(2 * inner / t);
-  kept.add_input(inner / t);
+  kept.add_input(inner / t, kNone);
 }
 
 // Projections, q k v after the convolution, keys for each value head, decay and step, chunks of 64 tokens' products;
@@ -100,7 +109,7 @@ void add_linear_attention(const FrameworkRun& run, const MixerSpec& m, KeptTenso
   kept.add((2 * (2 * key + 2 * value + 2 * heads) + 2 * (2 * key + value)) / t);
   if (m.linear_value_heads > m.linear_key_heads) kept.add(4 * heads * number(m.linear_key_dim) / t);
   kept.add((8 * heads + 2 * 64 * heads + 2 * value) / t);
-  kept.add_input(value / t, "gdn_norm_out");
+  kept.add_input(value / t, kNone, "gdn_norm_out");
 }
 
 void add_mixer(const FrameworkRun& run, const MixerSpec& m, KeptTensors& kept) {
@@ -121,7 +130,7 @@ void add_mixer(const FrameworkRun& run, const MixerSpec& m, KeptTensors& kept) {
 // What the activation reads and what the down projection reads.
 void add_inner(bool gated, double width, std::string_view recomputed, KeptTensors& kept) {
   kept.add((gated ? 4 : 2) * width, recomputed);
-  kept.add_input(width, recomputed);
+  kept.add_input(width, kMlpOut, recomputed);
 }
 
 void add_experts(const FrameworkRun& run, const MlpSpec& m, KeptTensors& kept) {
@@ -132,11 +141,11 @@ void add_experts(const FrameworkRun& run, const MlpSpec& m, KeptTensors& kept) {
     const double rows = number(m.experts_per_token * run.expert_tp) / parts * uneven;
     const double width = rows * number(m.expert_ffn) / number(run.expert_tp);
     const bool inside = run.megatron.weighs_inside_experts;
-    kept.add_input(rows * h, {}, "expert_fc1");
+    kept.add_input(rows * h, kNone, {}, "expert_fc1");
     kept.add((m.expert_gated ? 4 : 2) * width, {}, "moe_act");
     // The fused product of gate, up and probability keeps these alone; a plain activation also its own output.
     if (inside && !m.expert_gated) kept.add(2 * width, "moe_act");
-    kept.add_input(width, "moe_act");
+    kept.add_input(width, kNone, "moe_act");
     if (!inside) kept.add(2 * h * number(m.experts_per_token * run.expert_tp) / parts);
     kept.add(8 * number(m.num_experts) / parts);
   }
@@ -173,7 +182,7 @@ double megatron_layer_bytes(const FrameworkRun& run, const LayerSpec& layer) {
   // Norms before attention and before a dense MLP are fused with the linear that follows: nothing makes them again.
   if (layer.mixer.kind != MixerKind::kNone) {
     kept.add(2 * h / parts, {}, "attn_norm");
-    kept.add_input(h / parts, latent ? "layernorm" : "", "qkv_linear");
+    kept.add_input(h / parts, kQkv, latent ? "layernorm" : "", "qkv_linear");
     add_mixer(run, layer.mixer, kept);
     kept.add(mask);
   }
@@ -183,7 +192,7 @@ double megatron_layer_bytes(const FrameworkRun& run, const LayerSpec& layer) {
     kept.add(2 * h / parts, "layernorm");  // the router reads it too
     add_experts(run, mlp, kept);
   } else {
-    kept.add_input(h / parts);
+    kept.add_input(h / parts, kMlpIn);
     add_inner(mlp.kind == MlpKind::kGated, number(mlp.ffn) / number(run.tp), "mlp", kept);
   }
   kept.add(mask);

@@ -222,6 +222,21 @@ TEST(MegatronStates, MultiTokenPrediction) {
   expect_line(memory, "its losses", 4.0 * 1024 * 1024);
 }
 
+// LoRA of rank 16 on q, k, v and o (NeMo, Megatron-Bridge): 16 x (h + 3 h) and 16 x (h + h) a layer; frozen weights
+// have no gradients, and of the inputs those of adapted linears are kept: h of the MLP's and f less.
+TEST(MegatronStates, Adapter) {
+  FrameworkRun run = small_run();
+  run.trains_adapter = true;
+  run.rank = 16;
+  run.targets = {"q_proj", "k_proj", "v_proj", "o_proj"};
+  const ProfileMemory memory = profile_memory(run);
+  expect_line(memory, "weights", 2 * (kLinears + kRest));
+  EXPECT_EQ(line(memory, "gradients"), 0);
+  EXPECT_EQ(line(memory, "optimizer"), 0);
+  expect_line(memory, "adapter", 18.0 * 2 * 16 * (4 * 512 + 2 * 512));
+  expect_line(memory, "activations", 2 * (kDense - 2 * 512 - 2 * 2048) * 1024);
+}
+
 // The optimizer's own copies of two-byte gradients are there when the activations are not.
 TEST(MegatronStates, CopiesOfGradientsAtTheStep) {
   FrameworkRun run = small_run();

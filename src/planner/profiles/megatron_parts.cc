@@ -9,12 +9,21 @@ namespace {
 
 double number(int64_t value) { return static_cast<double>(value); }
 
-// Layers of each of the p v virtual stages, in the order of the pipeline.
+// Layers of each of the p v virtual stages, in the order of the pipeline. Of stages that are listed whole, chunks differ
+// by a layer: the first stage's short one is its first, beside the token table, the last stage's its last.
 std::vector<int64_t> virtual_stages(const FrameworkRun& run) {
-  if (!run.stage_layers.empty()) return run.stage_layers;
   const int64_t layers = static_cast<int64_t>(run.model.layers.size()), stages = run.pp * run.vpp;
+  if (static_cast<int64_t>(run.stage_layers.size()) == stages) return run.stage_layers;
   std::vector<int64_t> counts(static_cast<size_t>(stages), div_floor(layers, stages));
   for (int64_t i = 0; i < layers % stages; ++i) ++counts[static_cast<size_t>(i)];
+  if (run.stage_layers.empty()) return counts;
+  for (int64_t i = 0; i < stages; ++i) {
+    const int64_t stage = i % run.pp, of_stage = run.stage_layers[static_cast<size_t>(stage)];
+    const auto before = [&](int64_t chunks) {
+      return stage == run.pp - 1 ? div_ceil(of_stage * chunks, run.vpp) : div_floor(of_stage * chunks, run.vpp);
+    };
+    counts[static_cast<size_t>(i)] = before(div_floor(i, run.pp) + 1) - before(div_floor(i, run.pp));
+  }
   return counts;
 }
 

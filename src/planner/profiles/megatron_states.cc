@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 #include "base/integer.h"
 
@@ -56,6 +57,7 @@ MegatronStates::MegatronStates(const FrameworkRun& run, const Inventory& invento
   for (const MegatronChunk& chunk : chunks_)
     for (int64_t layer = chunk.first; layer < chunk.first + chunk.count; ++layer) {
       count(layer_unit(layer));
+      if (run.trains_adapter) count_adapter(layer_unit(layer));
       int64_t unit = 0;
       for (const ParameterEntry& entry : layer_unit(layer).parameters) unit += numel(entry);
       n_.largest_unit = std::max(n_.largest_unit, unit);
@@ -108,6 +110,24 @@ void MegatronStates::count(const Unit& unit, int64_t times) {
   }
 }
 
+// A and B of each linear that is a target; both are cut over the tensor group. Packed linears have one adapter.
+void MegatronStates::count_adapter(const Unit& unit) {
+  static constexpr std::pair<std::string_view, std::array<std::string_view, 4>> kLinears[] = {
+      {".qkv.weight", {"q_proj", "k_proj", "v_proj", "qkv_proj"}},
+      {".out.weight", {"o_proj"}},
+      {".gate_up.weight", {"gate_proj", "up_proj"}},
+      {".up.weight", {"up_proj"}},
+      {".down.weight", {"down_proj"}}};
+  for (const ParameterEntry& entry : unit.parameters)
+    for (const auto& [name, modules] : kLinears) {
+      const auto is_target = [&](std::string_view module) {
+        return std::ranges::find(run_.targets, module) != run_.targets.end();
+      };
+      if (!entry.expert && entry.name.ends_with(name) && std::ranges::any_of(modules, is_target))
+        n_.adapter += div_ceil(run_.rank * (entry.rows() + entry.cols()), run_.tp);
+    }
+}
+
 // Token table, output matrix and what else the ends of the pipeline have.
 void MegatronStates::count_ends() {
   const int64_t h = run_.model.hidden, positions = run_.model.learned_positions ? run_.model.max_positions * h : 0;
@@ -142,6 +162,9 @@ int64_t MegatronStates::sharded(int64_t dense, int64_t expert) const {
 }
 
 ProfileLine MegatronStates::optimizer() const {
+  if (run_.trains_adapter)
+    return {"adapter", 6 * n_.adapter + div_ceil(12 * n_.adapter, dense_replicas()),
+            fmt::format("(2 + 4 + 12 / {}) B x {}: weights, fp32 gradients, optimizer", dense_replicas(), n_.adapter)};
   if (run_.optimizer_on_host) return {"optimizer", 0, "on the host"};
   const int64_t master = run_.compute == DType::kFloat32 ? 0 : 4;
   const int64_t adam = master + div_exact(2 * int64_t{run_.optimizer_state_bits}, 8);
@@ -172,6 +195,7 @@ std::vector<ProfileLine> MegatronStates::lines() const {
       {"gradients", sharded(gradient * n_.dense, gradient * n_.expert),
        fmt::format("{} B x {}{}", gradient, n, shards)},
       optimizer()};
+  if (run_.trains_adapter) lines.erase(lines.begin() + 1);  // what is frozen has no gradients
   if (run_.fp8) add_fp8_copies(lines);
   if (run_.dummy_weight_gradients) add_dummies(lines);
   lines.push_back({"workspace", workspace_bytes(run_), "cuBLAS, by device"});
@@ -186,7 +210,7 @@ void MegatronStates::add_fp8_copies(std::vector<ProfileLine>& lines) const {
 }
 
 std::vector<ProfileLine> MegatronStates::gradient_copies() const {
-  if (gradient_bytes() >= 4 || run_.optimizer_on_host) return {};
+  if (gradient_bytes() >= 4 || run_.optimizer_on_host || run_.trains_adapter) return {};
   return {
       {"fp32 copies of gradients",
        div_ceil(4 * n_.dense, dense_replicas()) + div_ceil(4 * n_.expert, expert_replicas()),

@@ -17,6 +17,7 @@ struct MegatronParameters {
   int64_t dense_linear = 0, expert_linear = 0;  // of them weights of linears of layers
   int64_t largest_unit = 0;                     // of a layer
   int64_t tables = 0;                           // token table and output matrix
+  int64_t adapter = 0;
 };
 
 class MegatronStates {
@@ -49,6 +50,7 @@ class MegatronStates {
   const Unit& layer_unit(int64_t layer) const { return inventory_.units[static_cast<size_t>(layer) + 1]; }
   void count(const Unit& unit, int64_t times = 1);
   void count_ends();
+  void count_adapter(const Unit& unit);
   ProfileLine optimizer() const;
   void add_fp8_copies(std::vector<ProfileLine>& lines) const;
   void add_dummies(std::vector<ProfileLine>& lines) const;

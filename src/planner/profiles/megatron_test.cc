@@ -184,6 +184,8 @@ TEST(MegatronProfile, ChunksOfTheLastRankDiffer) {
   // A layer: 10 h + (2 x 3 + 2) h + 4 f + 5 a s bytes a token.
   const double layer = 10.0 * 512 + 8 * 512 + 4 * 2048 + 5.0 * 8 * 1024;
   expect_line(memory, "activations", 4 * layer * 4096);
+  run.stage_layers = {1, 2, 2, 1};  // the same, of whole stages
+  expect_line(profile_memory(run), "activations", 4 * layer * 4096);
   run.megatron.chunk_group.set(5);
   expect_line(profile_memory(run), "activations", 4 * layer * 4096);  // there are four microbatches
   run.microbatches = 20;
