@@ -71,6 +71,19 @@ TEST(MegatronLayers, SelectiveRecomputeOf22Billion) {
   run.attention.set(AttentionKernel::kUnfused);
   run.checkpointing = Checkpointing::kCoreAttention;
   EXPECT_EQ(line(profile_memory(run), "activations"), static_cast<int64_t>(9.5625 * 0x1p30));
+  // Figure 7: of what is kept with neither, sequence parallelism leaves 66.84 %, selective recompute 49.42 %, both
+  // 16.18 %, full recompute without the former 7.64 %.
+  const auto kept = [&](bool sp, Checkpointing checkpointing) {
+    run.sp = sp;
+    run.checkpointing = checkpointing;
+    const ProfileMemory memory = profile_memory(run);
+    return static_cast<double>(line(memory, "activations") + line(memory, "layer inputs"));
+  };
+  const double all = kept(false, Checkpointing::kNone) / 100;
+  EXPECT_NEAR(kept(true, Checkpointing::kNone) / all, 66.84, 0.1);
+  EXPECT_NEAR(kept(false, Checkpointing::kCoreAttention) / all, 49.42, 0.1);
+  EXPECT_NEAR(kept(true, Checkpointing::kCoreAttention) / all, 16.18, 0.1);
+  EXPECT_NEAR(kept(false, Checkpointing::kFull) / all, 7.64, 0.1);
 }
 
 // A row: 2 h, gate and up, the product; a plain activation keeps its output beside the scaled one.

@@ -46,8 +46,10 @@ void read_paper(const PublishedRun& row, FrameworkRun& run) {
     return;
   run.attention.set(AttentionKernel::kUnfused);
   run.dropout.set(true);
-  run.sp = row.text("notes").find("mode=seq") != std::string::npos;
-  if (row.source() == "korthikanti2022") run.gradient_dtype.set(DType::kFloat32);  // 18 bytes a parameter
+  if (row.source() == "korthikanti2022")
+    run.gradient_dtype.set(DType::kFloat32);  // 18 bytes a parameter
+  else
+    run.sp = false;  // which came with Korthikanti et al.
 }
 
 // What memory depends on: scripts/performance of NeMo and Megatron-Bridge reduce gradients in bf16, all recipes take
