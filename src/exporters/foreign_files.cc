@@ -143,6 +143,8 @@ Result<ForeignSettings> read_json_settings(std::string_view text, const std::str
   } catch (const nlohmann::json::parse_error& error) {
     return Error{place(where, line_of(text, std::min(text.size(), error.byte))), "is not JSON",
                  "a missing or surplus comma, quote or bracket"};
+  } catch (const nlohmann::json::exception&) {
+    return Error{where, "holds a number that no computer word holds", ""};
   }
   if (!value.is_object()) return Error{where, "is no JSON object", ""};
   ForeignSettings settings;

@@ -77,6 +77,15 @@ TEST(Import, NamesWhatIsMissing) {
             "run.sh:1: num-layers: `two` is not a number");
 }
 
+TEST(Import, RefusesValuesThatNoKeyHolds) {
+  const ImportOptions options{.model = "llama-2-7b", .gpus = 8};
+  EXPECT_NE(problem(read("ds.json",
+                         "{\"zero_optimization\": {\"stage\": 1}, \"optimizer\": {\"params\": {\"eps\": 0}}}", options))
+                .find("optimizer.eps"),
+            std::string::npos);
+  EXPECT_NE(problem(read("ds.json", "{\"train_batch_size\": 1e309}", options)), "");
+}
+
 TEST(Import, MegatronStages) {
   const std::string base =
       "torchrun --nproc_per_node 4 pretrain_gpt.py --num-layers 10 --hidden-size 64 --num-attention-heads 4 "

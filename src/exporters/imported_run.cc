@@ -7,6 +7,7 @@
 
 #include "base/integer.h"
 #include "exporters/setting_kinds.h"
+#include "spec/run_config_io.h"
 
 namespace fivefold {
 namespace {
@@ -57,6 +58,9 @@ Imported import_run(ForeignTarget source, std::string_view text, const std::stri
                     const ImportOptions& options) {
   ImportSheet sheet(source, options);
   kImporters[static_cast<size_t>(source)](sheet, text, where);
+  // What the other framework takes may lie outside what a key of the configuration holds.
+  if (sheet.run.errors.empty())
+    for (const Error& error : parse_config(to_toml(sheet.config()), where).errors) sheet.run.errors.push_back(error);
   if (!sheet.has_model() && sheet.run.errors.empty())
     sheet.fail(where, "says nothing of the model", "import with --model NAME or a folder with its config.json");
   return std::move(sheet.run);

@@ -204,7 +204,8 @@ class MegatronScript {
     const std::string cross_entropy = switches_.take("cross_entropy");
     if (cross_entropy != "unfused") training_.flag("cross-entropy-loss-fusion");
     if (cross_entropy == "te")
-      sheet_.cannot("framework.switches", "cross_entropy=te: refused by Megatron-LM since 0.20", "cross_entropy=native_fused");
+      sheet_.cannot("framework.switches", "cross_entropy=te: refused by Megatron-LM since 0.20",
+                    "cross_entropy=native_fused");
     const std::string attention = switches_.take("attention");
     training_.add("attention-backend", attention == "unfused" ? "unfused" : "flash");
     if (switches_.take("optimizer_on_host") == "on") training_.flag("optimizer-cpu-offload");

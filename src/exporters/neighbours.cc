@@ -75,7 +75,9 @@ class Changes {
     axis("tp", &FrameworkRun::tp);
     axis("pp", &FrameworkRun::pp);
     axis("cp", &FrameworkRun::cp);
-    axis("ep", &FrameworkRun::ep);
+    const bool experts =
+        std::ranges::any_of(run_.model.layers, [](const LayerSpec& l) { return l.mlp.kind == MlpKind::kMoe; });
+    if (experts) axis("ep", &FrameworkRun::ep);
     if (run_.tp > 1 && !run_.sp) add("parallel.sp = true", [](FrameworkRun& r) { r.sp = true; });
     if (run_.pp > 1) add(fmt::format("parallel.vpp = {}", 2 * run_.vpp), [](FrameworkRun& r) { r.vpp *= 2; });
   }

@@ -150,6 +150,7 @@ constexpr auto kTorchtitan = std::to_array<Kind>({
     {"parallelism.spmd-backend", kOverlap},
     {"parallelism.context-parallel-load", kOverlap},
     {"override", kValues},
+    {"quantize.", "which layers the converters leave out"},
 });
 // transformers' Trainer, TRL, PEFT, DeepSpeed, accelerate and axolotl.
 constexpr auto kHub = std::to_array<Kind>({
