@@ -19,9 +19,7 @@ const ProfilePhase& ProfileMemory::peak() const {
   return *std::ranges::max_element(phases, {}, [](const ProfilePhase& phase) { return phase.bytes(); });
 }
 
-namespace {
-
-ProfileMemory memory_of_step(const FrameworkRun& run) {
+ProfileMemory step_memory(const FrameworkRun& run) {
   switch (run.framework) {
     case Framework::kFivefold:
       break;
@@ -39,10 +37,8 @@ ProfileMemory memory_of_step(const FrameworkRun& run) {
   FIVEFOLD_CHECK(false);
 }
 
-}  // namespace
-
 ProfileMemory profile_memory(const FrameworkRun& run) {
-  ProfileMemory memory = memory_of_step(run);
+  ProfileMemory memory = step_memory(run);
   add_host_memory(run, memory);
   return memory;
 }

@@ -238,5 +238,7 @@ struct ProfileMemory {
 // Peak of allocated bytes on the rank that `run.reported` names. REQUIRES: a framework other than fivefold; degrees and
 // sizes positive.
 ProfileMemory profile_memory(const FrameworkRun& run);
+// The same without start-up and host, for searches over many layouts. REQUIRES: as profile_memory().
+ProfileMemory step_memory(const FrameworkRun& run);
 
 }  // namespace fivefold

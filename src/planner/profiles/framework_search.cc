@@ -100,7 +100,7 @@ class FrameworkSearch {
   int64_t needed(const FrameworkLayout& layout) {
     space_.apply(layout, run_);
     ++sized_;
-    return needed_bytes(profile_memory(run_));
+    return needed_bytes(step_memory(run_));
   }
   double seconds(const FrameworkLayout& layout) {
     const auto [found, fresh] = exact_.try_emplace(layout);
