@@ -77,6 +77,14 @@ void print_explanation(const ExplainOptions& options, const ExplainedRun& run, c
 
 // A run in another framework.
 ExitCode explain_framework(const ExplainOptions& options, const RunConfig& config) {
+  const std::pair<const char*, bool> own[] = {{"--timeline", options.timeline},
+                                              {"--ranks", options.ranks},
+                                              {"--instructions", options.instructions},
+                                              {"--trace", !options.trace.empty()},
+                                              {"--schedule", !options.schedule.empty()}};
+  for (const auto& [flag, given] : own)
+    if (given)
+      return refuse({{flag, "is of runs of fivefold's own engine", "leave it out, or set framework.name = fivefold"}});
   const Result<ExplainedFrameworkRun> run = explain_framework_run(config);
   if (!run.ok()) return refuse({run.error()});
   for (const std::string& line : run->assumed) print_note({"hardware.name", line, ""});

@@ -84,13 +84,8 @@ class Planner {
     answer.tokens = input_.tokens;
     FrameworkRequest& request = answer.request;
     FIVEFOLD_ASSIGN(request.hardware, with_network(input_.hardware, gpus, answer.assumed));
-    // What the search chooses is legal for any framework in itself.
-    RunConfig base = input_.base;
-    request.global_batch = base.batch.global;
-    base.batch.global = 0;
-    if (!input_.fixed.zero) base.parallel.zero = base.framework.name == Framework::kFsdp2 ? 3 : 1;
-    if (!input_.fixed.dp) base.parallel.dp = 1;
-    FIVEFOLD_ASSIGN(request.base, framework_run(input_.model, base, request.hardware));
+    request.global_batch = input_.base.batch.global;
+    FIVEFOLD_ASSIGN(request.base, base_run(request.hardware));
     request.fixed = input_.fixed;
     request.gpus = gpus;
     FIVEFOLD_ASSIGN(answer.result, search_framework(request));
@@ -107,6 +102,21 @@ class Planner {
   }
 
  private:
+  // What the search does not choose, and the values of fixed keys: as a run of one GPU, which any framework has.
+  Result<FrameworkRun> base_run(const HardwareSpec& hardware) const {
+    RunConfig alone = input_.base;
+    alone.parallel = {.zero = alone.framework.name == Framework::kFsdp2 ? 3 : 1};
+    alone.batch.global = 0;
+    FIVEFOLD_ASSIGN(FrameworkRun run, framework_run(input_.model, alone, hardware));
+    const ParallelConfig& parallel = input_.base.parallel;
+    run.tp = parallel.tp, run.sp = parallel.sp, run.cp = parallel.cp, run.ep = parallel.ep;
+    run.pp = parallel.pp, run.vpp = parallel.vpp, run.dp = parallel.dp;
+    if (input_.fixed.etp) run.expert_tp.set(parallel.etp);
+    if (input_.fixed.zero) run.zero = parallel.zero;
+    run.shard_size = parallel.shard_size;
+    return run;
+  }
+
   Result<FrameworkAnswer> fewest() {
     std::optional<Result<FrameworkAnswer>> last;
     for (const int gpus : gpu_counts(static_cast<int>(input_.hardware.devices_per_node), input_.gpus)) {
@@ -180,7 +190,9 @@ Framework chosen_framework(const ModelSpec& model, const RunConfig& base, const 
   RunConfig split = base;
   split.parallel.tp = 2;
   const bool layers = planner_scope(model, split).empty();
-  return layers && gpus <= hardware.devices_per_node ? Framework::kFivefold : Framework::kMegatron;
+  // Cards that are sold one by one are one machine.
+  const int64_t node = hardware.devices_per_node == 1 ? kMostCardsOfMachine : hardware.devices_per_node;
+  return layers && gpus <= node ? Framework::kFivefold : Framework::kMegatron;
 }
 
 Result<HardwareSpec> with_network(HardwareSpec hardware, int gpus, std::vector<std::string>& assumed) {

@@ -188,7 +188,9 @@ class FrameworkDecision {
     priced("every layer recomputed", changed);
     changed = run;
     changed.fp8 = !run.fp8;
-    if (request_.hardware.device.peak_flops_per_s.fp8.known()) priced(run.fp8 ? "in bf16" : "in fp8", changed);
+    const bool has_fp8 = run.framework == Framework::kMegatron || run.framework == Framework::kFsdp2;
+    if (has_fp8 && request_.hardware.device.peak_flops_per_s.fp8.known())
+      priced(run.fp8 ? "in bf16" : "in fp8", changed);
     return step;
   }
 

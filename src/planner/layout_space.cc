@@ -129,9 +129,9 @@ std::vector<Layout> LayoutSpace::splits() const {
     kinds.push_back(kinds[0] == ComputeKind::kBf16 ? ComputeKind::kFp32 : ComputeKind::kBf16);
   std::vector<Layout> kept;
   const auto add = [&](const Layout& layout) {
-    const int rest = layout.tp * layout.cp * layout.pp;
+    const int64_t rest = int64_t{layout.tp} * layout.cp * layout.pp;
     if (ranks_ % rest != 0) return;
-    const int dp = ranks_ / rest;
+    const int dp = static_cast<int>(ranks_ / rest);
     if ((fixed_.dp && dp != base_.parallel.dp) || global_ % dp != 0) return;
     const int64_t rows = global_ / dp;
     for (int64_t micro = 1; micro <= std::min(rows, fixed_.micro ? rows : kMaxMicrobatch); ++micro) {

@@ -64,10 +64,22 @@ class Refusals {
     if (run_.sp && run_.sequence % (run_.tp * run_.cp) != 0)
       refuse("parallel.sp", fmt::format("tp x cp = {} does not divide {} tokens", run_.tp * run_.cp, run_.sequence),
              fmt::format("use a sequence of {}", round_up(run_.sequence, run_.tp * run_.cp)));
+    check_experts();
     const int64_t experts = run_.ep * run_.expert_tp, ranks = run_.dp * run_.cp * run_.tp;
     if (experts > 0 && ranks % experts != 0)
       refuse("parallel.ep", fmt::format("ep x etp = {} does not divide dp x cp x tp = {}", experts, ranks),
              fmt::format("use {}", std::gcd(experts, ranks)));
+  }
+
+  void check_experts() {
+    int64_t most = 0;
+    for (const LayerSpec& layer : run_.model.layers) most = std::max(most, layer.mlp.num_experts);
+    if (most == 0 && run_.ep > 1)
+      refuse("parallel.ep", fmt::format("{} has no experts", run_.model.name), "use ep = 1");
+    const double imbalance = run_.expert_imbalance;
+    if (most > 0 && (imbalance < 1 || imbalance > static_cast<double>(most)))
+      refuse("framework.switches", fmt::format("expert_imbalance = {:g} of {} experts", imbalance, most),
+             fmt::format("use from 1 (all alike) to {} (one has all)", most));
   }
 
   void check_pipeline() {

@@ -243,8 +243,12 @@ FrameworkPlan framework_plan(const FrameworkRun& run, const HardwareSpec& hardwa
 }
 
 Result<FrameworkResult> search_framework(const FrameworkRequest& request) {
-  const int64_t global =
-      request.global_batch > 0 ? request.global_batch : chosen_global_batch(request.gpus, request.base.sequence);
+  int64_t global = request.global_batch;
+  if (global == 0) {
+    global = chosen_global_batch(request.gpus, request.base.sequence);
+    // Of data parallelism alone every GPU is a replica.
+    if (request.base.framework == Framework::kHf) global = round_up(global, request.gpus);
+  }
   FrameworkResult result;
   bool any = false;
   for (const TensorReach reach : {TensorReach::kNode, TensorReach::kAnywhere}) {
