@@ -185,6 +185,9 @@ std::vector<TapeEvent> tape(const UnitOperations& ops, TapeStep step, const Tape
       if (options.output_unused)
         while (!writes_saved(ops.operations[count - 1])) --count;
       writer.forward(Keep::kAll, true, count);
+      // The last operation may write both: statistics of a norm behind the sublayer, and the output that is there
+      // already.
+      if (options.output_unused && count == ops.operations.size()) writer.release_slot(ops.output);
       // Of the linears that do not run again the lengths of the rows are missing.
       for (; count < ops.operations.size(); ++count) {
         for (const int slot : ops.operations[count].extra) writer.allocate_slot(slot);
