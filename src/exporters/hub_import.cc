@@ -179,11 +179,17 @@ class HubReader {
     any("version");
     if (any("offload_params").value_or("false") == "true" || any("cpu_offload").value_or("false") == "true" ||
         words.find("offload") != std::string::npos)
-      sheet_.add_switch("optimizer_on_host", "on");
+      offload_fsdp();
     if (any("activation_checkpointing").value_or("false") == "true") config().recompute.kind = RecomputeKind::kFull;
     read_mesh();
     if (strategy.find("hybrid") != std::string::npos || words.find("hybrid_shard") != std::string::npos)
       sheet_.assume("parallel.shard_size", "8", "hybrid sharding is over the GPUs of a machine"), p.shard_size = 8;
+  }
+
+  void offload_fsdp() {
+    sheet_.add_switch("optimizer_on_host", "on");
+    sheet_.assume("framework.switches", "optimizer_on_host=on",
+                  "weights on the host are not known under FSDP: memory is too high");
   }
 
   void read_mesh() {

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 
-PROGRAM = sys.argv[1]
+PROGRAM = str(pathlib.Path(sys.argv[1]).resolve())
 PLANS = pathlib.Path(__file__).resolve().parents[1] / "exporters" / "plans"
 
 
