@@ -33,7 +33,7 @@ PublishedError published_error(const FrameworkRun& run) {
     case Framework::kHf:
       return {.memory = 0.11,
               .memory_source = "qwen_finetune_a100",
-              .throughput = 0.20,
+              .throughput = 0.14,
               .throughput_source = "fms_acceleration_finetune"};
     case Framework::kFivefold:
       break;
