@@ -182,5 +182,25 @@ TEST(Validation, ThroughputIsOfOneGpu) {
   EXPECT_EQ(validate_runs({run_with(shorter)}, h100).sources.at(0).throughput.n, 0);
 }
 
+// The fastest run is known: what the prediction is off there is taken from the other.
+TEST(Validation, AnAnchorScalesItsLike) {
+  const HardwareSpec node =
+      read_hardware(std::filesystem::path(installation().configs) / "clusters" / "dgx-b200.toml").value();
+  const auto hardware_of = [&](const std::string&) { return &node; };
+  const std::vector<PublishedRun> runs = {
+      run_with({{"tokens_per_s_per_gpu", "90000"}, {"time_trust", "A"}, {"global_batch", "8"}}),
+      run_with({{"id", "r2"}, {"tokens_per_s_per_gpu", "100000"}, {"time_trust", "A"}, {"global_batch", "64"}})};
+  const Validation plain = validate_runs(runs, hardware_of), anchored = validate_runs(runs, hardware_of, true);
+  ASSERT_GT(plain.rows[0].predicted_tokens_per_s, 0);
+  EXPECT_FALSE(plain.rows[1].anchor);
+  EXPECT_TRUE(anchored.rows[1].anchor);
+  EXPECT_FALSE(anchored.rows[1].time_scored());
+  EXPECT_NEAR(anchored.rows[1].predicted_tokens_per_s, 100000, 1e-6);
+  EXPECT_NEAR(anchored.rows[0].predicted_tokens_per_s / plain.rows[0].predicted_tokens_per_s,
+              100000 / plain.rows[1].predicted_tokens_per_s, 1e-12);
+  EXPECT_EQ(anchored.sources[0].throughput.n, 1);
+  EXPECT_EQ(plain.sources[0].throughput.n, 2);
+}
+
 }  // namespace
 }  // namespace fivefold
