@@ -21,10 +21,8 @@ PublishedError published_error(const FrameworkRun& run) {
               .throughput = 0.16,
               .throughput_source = "hf_ultrascale_playbook: MFU of 10 % or more"};
     case Framework::kFsdp2:
-      return {.memory = 0.14,
-              .memory_source = "torchtune_torchao",
-              .throughput = 0.25,
-              .throughput_source = "torchtitan"};
+      return {
+          .memory = 0.14, .memory_source = "torchtune_torchao", .throughput = 0.25, .throughput_source = "torchtitan"};
     case Framework::kDeepspeed:
       return {.memory = 0.06,
               .memory_source = "bloom_tr11_prequel_a100",
