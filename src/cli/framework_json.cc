@@ -90,6 +90,8 @@ Json plan_json(const FrameworkPlan& plan, const HardwareSpec& hardware) {
       {"tokens_per_s_per_gpu", plan.time.tokens_per_s},
       {"mfu", plan.time.mfu},
       {"hfu", plan.time.hfu},
+      {"mfu_full", plan.time.mfu_full},
+      {"hfu_full", plan.time.hfu_full},
       {"cost_per_hour", hardware.device.price_per_hour.value * static_cast<double>(gpus)}};
 }
 

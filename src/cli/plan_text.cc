@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -40,8 +42,30 @@ std::string plans_table(const SearchResult& result) {
   return table.to_string(2);
 }
 
+// By how much another plan is slower and in which parts of the step, or that it is not, and asks more of its owner.
+std::string losing_reason(const Candidate& best, const Candidate& other) {
+  const double change = other.cost.seconds / best.cost.seconds - 1;
+  std::vector<std::pair<double, TimePart>> parts;
+  for (int i = 0; i < kNumTimeParts; ++i) {
+    const auto part = static_cast<TimePart>(i);
+    const double more = other.cost[part] - best.cost[part];
+    if (std::abs(more) >= 0.005 * best.cost.seconds) parts.emplace_back(more, part);
+  }
+  std::ranges::stable_sort(parts, [](const auto& a, const auto& b) { return std::abs(a.first) > std::abs(b.first); });
+  std::vector<std::string> words;
+  for (const auto& [more, part] : parts)
+    if (words.size() < 3)
+      words.push_back(fmt::format("{} {}{}", to_string(part), more > 0 ? "+" : "-", format_seconds(std::abs(more))));
+  const std::string where = words.empty() ? "" : ": " + join(words, ", ");
+  if (change < 0) return fmt::format("{:.1f} % faster, and less simple{}", -100 * change, where);
+  return fmt::format("{:.1f} % slower{}", 100 * change, where);
+}
+
 std::string rejected_text(const SearchResult& result) {
   std::string text;
+  for (size_t i = 1; i < result.plans.size(); ++i)
+    text += fmt::format("  {}\n    {}\n", layout_text(result.plans[i].config),
+                        losing_reason(result.plans[0], result.plans[i]));
   for (const Rejection& rejection : result.rejected) {
     text += fmt::format("  {}{}\n    {}\n", rejection.kind,
                         rejection.config ? ": " + layout_text(*rejection.config) : "", rejection.reason);

@@ -29,7 +29,7 @@ struct SearchRequest {
   std::vector<int>
       rank_counts;  // ascending; kThroughput takes the last, kFewestRanks the first at which something fits
   SearchGoal goal = SearchGoal::kThroughput;
-  int max_plans = 5;
+  int max_plans = 6;  // the best, and those that come next
 };
 
 // Plans this near to the fastest are told apart by simplicity().

@@ -229,12 +229,15 @@ double flops_per_token(const ModelSpec& model, const Inventory& inventory) {
   return 4.0 * multiplied + 6.0 * static_cast<double>(inventory.num_trained());
 }
 
-double model_flops_per_token(const ModelSpec& model, int64_t sequence) {
-  double flops = 6.0 * static_cast<double>(multiplied_parameters(model));
+TokenFlops model_flops_per_token(const ModelSpec& model, int64_t sequence) {
+  const double matrices = 6.0 * static_cast<double>(multiplied_parameters(model));
+  TokenFlops flops{.causal = matrices, .full = matrices};
   const auto s = static_cast<double>(sequence);
   for (const LayerSpec& layer : model.layers) {
     const double visible = layer.mixer.window > 0 ? std::min(s, static_cast<double>(layer.mixer.window)) : s;
-    flops += 12.0 * attention_width(layer.mixer) * visible * (1 - visible / (2 * s));
+    const double full = 12.0 * attention_width(layer.mixer) * visible;
+    flops.full += full;
+    flops.causal += full * (1 - visible / (2 * s));
   }
   return flops;
 }

@@ -77,8 +77,11 @@ StepFlops step_flops(const ModelSpec& model, const Inventory& inventory, const R
 // Of a linear's backward, the products that make gradients of its weight or of its adapter.
 OperationWork weight_gradient_work(const Unit& unit, const Operation& op, const WorkShape& shape);
 
-// Of one token of full training: 6 N and attention over the pairs that its mask leaves.
-double model_flops_per_token(const ModelSpec& model, int64_t sequence);
+// Of one token of full training: 6 N, and attention over the pairs that its mask leaves, or over all.
+struct TokenFlops {
+  double causal = 0, full = 0;
+};
+TokenFlops model_flops_per_token(const ModelSpec& model, int64_t sequence);
 
 // Elements that the matrix products of the model multiply a token by: N of the 6 N convention.
 int64_t multiplied_parameters(const ModelSpec& model);

@@ -328,8 +328,12 @@ FrameworkTime FrameworkClock::step(const FrameworkRun& run, const ModelTimes& ti
   time.tokens_per_s = tokens / time.seconds;
   const double peak = peak_rate_;
   if (peak > 0) {
-    time.mfu = frozen_share_ * flops_per_token_ * time.tokens_per_s / peak;
-    time.hfu = time.mfu * (1 + (run.checkpointing == Checkpointing::kFull ? 1.0 / (3 * frozen_share_) : 0));
+    const double per_flop = frozen_share_ * time.tokens_per_s / peak;
+    const double again = 1 + (run.checkpointing == Checkpointing::kFull ? 1.0 / (3 * frozen_share_) : 0);
+    time.mfu = flops_per_token_.causal * per_flop;
+    time.mfu_full = flops_per_token_.full * per_flop;
+    time.hfu = again * time.mfu;
+    time.hfu_full = again * time.mfu_full;
   }
   return time;
 }

@@ -13,6 +13,7 @@
 #include "planner/profiles/framework_pace.h"
 #include "planner/profiles/framework_run.h"
 #include "planner/profiles/layer_times.h"
+#include "planner/work.h"
 #include "spec/hardware.h"
 
 namespace fivefold {
@@ -37,7 +38,8 @@ struct FrameworkTime {
   double seconds = 0;
   std::array<double, kNumFrameworkParts> parts{};
   double tokens_per_s = 0;  // of one GPU
-  double mfu = 0, hfu = 0;  // causal attention; of the rate of the products' type
+  // Of the rate of the products' type; attention counted over the pairs that its mask leaves, and over all.
+  double mfu = 0, hfu = 0, mfu_full = 0, hfu_full = 0;
 
   double operator[](FrameworkPart part) const { return parts[static_cast<size_t>(part)]; }
 };
@@ -83,7 +85,8 @@ class FrameworkClock {
   NetworkSpec network_;
   std::vector<Elements> layers_;  // of each
   Elements ends_elements_;        // of embedding and head together
-  double peak_rate_ = 0, flops_per_token_ = 0;
+  double peak_rate_ = 0;
+  TokenFlops flops_per_token_;
   double frozen_share_ = 1;  // of the operations that remain when frozen weights have no gradients
 };
 
