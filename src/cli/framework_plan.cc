@@ -186,7 +186,8 @@ Status write_plan(const FrameworkAnswer& answer, const std::string& path) {
 }  // namespace
 
 Framework chosen_framework(const ModelSpec& model, const RunConfig& base, const HardwareSpec& hardware, int gpus) {
-  if (hardware.device.cores > 0 || base.method.kind != MethodKind::kFull) return Framework::kFivefold;
+  const bool imitates = !base.comm.simulate.empty();  // links: what fivefold's engine alone does
+  if (hardware.device.cores > 0 || imitates || base.method.kind != MethodKind::kFull) return Framework::kFivefold;
   RunConfig split = base;
   split.parallel.tp = 2;
   const bool layers = planner_scope(model, split).empty();

@@ -353,7 +353,7 @@ class ScriptReader {
     }
     if (first.size() == 2 && first[0] == '-' && !is_end(i)) return ++i, true;
     if (is_end(i) || is_end(i + 1) || words[i] == "&&" || words[i] == "||") return !shown(first).empty();
-    const std::string operation = words[i];
+    const std::string& operation = words[i];
     const std::string left = shown(first), right = shown(words[i + 1]);
     i += 2;
     if (operation == "=" || operation == "==" || operation == "-eq") return left == right;

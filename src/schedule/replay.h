@@ -50,8 +50,8 @@ Replay replay(const Schedule& schedule, const std::vector<StageTimes>& times, do
 Replay replay(const Schedule& schedule, const StageTimes& times, double transfer_s);
 
 // Replay of a schedule whose transfers are still to be added: inputs are there `transfer_s` after their producer has
-// ended, at once on its own rank; a transfer holds up nothing. Errors: computations that wait for each other in a circle.
-// REQUIRES: check_computations has been passed.
+// ended, at once on its own rank; a transfer holds up nothing. Errors: computations that wait for each other in a
+// circle. REQUIRES: check_computations has been passed.
 Result<Replay> replay_computations(const Schedule& schedule, const std::vector<StageTimes>& times,
                                    double transfer_s = 0);
 

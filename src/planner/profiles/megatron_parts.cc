@@ -9,8 +9,8 @@ namespace {
 
 double number(int64_t value) { return static_cast<double>(value); }
 
-// Layers of each of the p v virtual stages, in the order of the pipeline. Of stages that are listed whole, chunks differ
-// by a layer: the first stage's short one is its first, beside the token table, the last stage's its last.
+// Layers of each of the p v virtual stages, in the order of the pipeline. Of stages that are listed whole, chunks
+// differ by a layer: the first stage's short one is its first, beside the token table, the last stage's its last.
 std::vector<int64_t> virtual_stages(const FrameworkRun& run) {
   const int64_t layers = static_cast<int64_t>(run.model.layers.size()), stages = run.pp * run.vpp;
   if (static_cast<int64_t>(run.stage_layers.size()) == stages) return run.stage_layers;
