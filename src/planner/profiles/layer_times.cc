@@ -275,7 +275,7 @@ class LayerClock {
     grouped({of_expert, h, f}, local);
     const double inner = static_cast<double>(rows * f) * kElement;
     elementwise(OperationKind::kGatedActivation, (m.expert_gated ? 3 : 2) * inner, (m.expert_gated ? 6 : 4) * inner);
-    exchange(m, sent, imbalance);
+    exchange(sent, imbalance);
   }
   // One launch for all experts.
   void grouped(const Gemm& one, int64_t count) {
@@ -285,7 +285,7 @@ class LayerClock {
     products_.backward.compute += all({one.m, one.k, one.n});
     if (!run_.trains_adapter) products_.backward.compute += all({one.n, one.k, one.m});
   }
-  void exchange(const MlpSpec& m, int64_t sent, double imbalance) {
+  void exchange(int64_t sent, double imbalance) {
     const int64_t h = run_.model.hidden;
     double there = 0;
     if (run_.ep > 1) {
@@ -296,7 +296,6 @@ class LayerClock {
     }
     if (run_.expert_tp > 1) there += collective(CollectiveKind::kAllGather, groups_.etp, sent * run_.expert_tp * h);
     const double both = 2 * there * (1 - pace_.hidden_experts);
-    static_cast<void>(m);
     time_.forward.experts += both;
     time_.backward.experts += both;
   }
